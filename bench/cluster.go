@@ -92,7 +92,7 @@ func StartClusterWith(ctx context.Context, settings map[string]string, binary, d
 	defer late.Stop()
 	if !c.out.Scan() {
 		_ = c.cmd.Wait()
-		return nil, fmt.Errorf("the cluster in %s did not become ready; see the logs of its nodes there", dir)
+		return nil, fmt.Errorf("the cluster in %s did not become ready; the lines of rhumb demo above say why, and the logs of its nodes there, which stay with --dir", dir)
 	}
 	// The first line of the demo describes the cluster, once all nodes serve.
 	if err := json.Unmarshal(c.out.Bytes(), c); err != nil {

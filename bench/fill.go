@@ -16,26 +16,39 @@ import (
 
 // Constants of filling tables.
 const (
-	// fillBatch is the number of records in a call.
+	// fillBatch is the number of records in a call, and fillBytes bounds the bytes of their values.
 	fillBatch = 256
+	fillBytes = 8 << 20
 	// fillCallers bounds the callers: more only wait in line with their large calls. fillBackoff is how long one waits after a
 	// call that failed.
 	fillCallers = 8
 	fillBackoff = 200 * time.Millisecond
 )
 
-// writeBatch writes n records of random bytes, which do not compress, with one call. A filling is not measured, so a call for which the
-// nodes have no room or no time is repeated as a whole.
+// ValueBytesMax bounds the values of benchmarks.
+const ValueBytesMax = 1 << 20
+
+// writeBatch writes n records of random bytes, which do not compress, with as few calls as fillBytes allows.
 func writeBatch(ctx context.Context, c *client.Client, t *client.Table, rng *rand.ChaCha8, n int64, valueBytes int, nameOf func(i int64) []byte) error {
-	if n == 0 {
-		return nil
+	most := max(fillBytes/valueBytes, 1)
+	for done := int64(0); done < n; {
+		mutations := make([]rhumb.Mutation, min(n-done, int64(most)))
+		for i := range mutations {
+			value := make([]byte, valueBytes)
+			_, _ = rng.Read(value) // never fails
+			mutations[i] = rhumb.Mutation{Kind: rhumb.Put, Table: t.Info().ID, Name: nameOf(done + int64(i)), Value: rhumb.EncodeOpaque(nil, value)}
+		}
+		if err := writeCall(ctx, c, mutations); err != nil {
+			return err
+		}
+		done += int64(len(mutations))
 	}
-	mutations := make([]rhumb.Mutation, n)
-	for i := range mutations {
-		value := make([]byte, valueBytes)
-		_, _ = rng.Read(value) // never fails
-		mutations[i] = rhumb.Mutation{Kind: rhumb.Put, Table: t.Info().ID, Name: nameOf(int64(i)), Value: rhumb.EncodeOpaque(nil, value)}
-	}
+	return nil
+}
+
+// writeCall writes records with one call. A filling is not measured, so a call for which the nodes have no room or no time is repeated as
+// a whole.
+func writeCall(ctx context.Context, c *client.Client, mutations []rhumb.Mutation) error {
 	for deadline := time.Now().Add(settleMax); ; {
 		_, err := c.WriteMany(ctx, mutations, client.BatchOptions{})
 		switch rhumb.KindOf(err) {

@@ -116,6 +116,9 @@ var ErrAbsent = errors.New("a record that was written before is not there")
 // Call executes a step.
 type Call func(ctx context.Context, s Step) error
 
+// CallersMax bounds the callers of a case.
+const CallersMax = 65_536
+
 // latencyMaxUs bounds the histogram. Longer calls count as this long.
 const latencyMaxUs = 60_000_000
 

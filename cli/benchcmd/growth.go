@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
@@ -43,6 +44,8 @@ The run needs about six times --to on the disk.`,
 	fl.IntVar(&cfg.Callers, "callers", 32, "number of callers that write, each as fast as it gets answers")
 	fl.IntVar(&cfg.Steps, "steps", 6, "number of rows between both sizes")
 	flags.Positive(fl, "hash-slots", "value-bytes", "callers", "steps")
+	flags.AtMost(fl, bench.ValueBytesMax, "value-bytes")
+	flags.AtMost(fl, load.CallersMax, "callers")
 	return c
 }
 

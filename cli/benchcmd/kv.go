@@ -9,16 +9,17 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/bench/rounds"
+	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// kvCommand returns `rhumb bench kv`. Flags that describe clusters have no effect with --own, and those
-// of the connection have none without it.
+// kvCommand returns `rhumb bench kv`.
 func (bc *commands) kvCommand() *cobra.Command {
 	var cfg bench.KVConfig
 	var clusters kvClusters
@@ -49,9 +50,6 @@ the context. It writes to the table bench, which it creates if it may.`,
   rhumb bench kv --op create --regions singapore,frankfurt,virginia --nodes 3 --callers 256 --latency real`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cfg.Batch < 1 || cfg.Batch > rhumb.BatchOpsMax {
-				return rhumb.Ef(op, rhumb.InvalidArgument, "--batch %d: want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
-			}
 			// One directory is the plain cluster, which runs anyway.
 			for _, n := range clusters.dirs {
 				if n < 2 || n > demo.DirsPerNodeMax {
@@ -70,6 +68,9 @@ the context. It writes to the table bench, which it creates if it may.`,
 			}
 			if own {
 				return bc.measureOwn(cmd.Context(), cfg, replicas)
+			}
+			if err := refuseConnection(cmd); err != nil {
+				return err
 			}
 			return bc.measureKV(cmd.Context(), cfg, clusters, bc.dir)
 		},
@@ -93,7 +94,35 @@ the context. It writes to the table bench, which it creates if it may.`,
 	fl.BoolVar(&own, "own", false, "measure the cluster that --addr or the context names, as its user, in its table bench")
 	fl.IntVar(&replicas, "replicas", rhumb.ReplicasDefault, "with --own: copies of each range, if the table does not exist yet")
 	bc.conn.Register(fl)
+	boundCases(fl)
+	flags.Positive(fl, "batch")
+	flags.AtMost(fl, rhumb.BatchOpsMax, "batch")
+	ownOnly(c, "regions", "nodes", "latency", "secure", "experimental-node-log", "dirs", "durability", "peers")
 	return c
+}
+
+// boundCases bounds the flags that kv and ycsb share.
+func boundCases(fl *pflag.FlagSet) {
+	flags.Positive(fl, "callers", "rounds", "value-bytes", "measure", "nodes", "replicas")
+	flags.AtMost(fl, load.CallersMax, "callers")
+	flags.AtMost(fl, bench.ValueBytesMax, "value-bytes")
+	flags.AtMost(fl, demo.NodesPerRegionMax, "nodes")
+	flags.AtMost(fl, rhumb.ReplicasMax, "replicas")
+}
+
+// ownOnly refuses --own together with flags that describe clusters which the command starts.
+func ownOnly(c *cobra.Command, names ...string) {
+	for _, name := range names {
+		c.MarkFlagsMutuallyExclusive("own", name)
+	}
+}
+
+// refuseConnection refuses flags that name a cluster which the command would not measure.
+func refuseConnection(cmd *cobra.Command) error {
+	if f := flags.GivenConnection(cmd.Flags()); f != nil {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "--%s says how to reach a cluster, and the command starts its own: add --own to measure the former", f.Name)
+	}
+	return nil
 }
 
 // kvClusters describes the clusters that a measurement runs.
@@ -207,7 +236,7 @@ func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	return bc.Print(r, func(t table.Writer) {
+	if err := bc.Print(r, func(t table.Writer) {
 		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "server cpu µs/op", "client cpu µs/op", "row hits", "errors", "ops ×", "p50 ×", "cpu ×"})
 		for _, row := range r.Rows {
 			what := string(row.Op)
@@ -222,7 +251,16 @@ func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 			}
 			t.AppendRow(cells)
 		}
-	})
+	}); err != nil {
+		return err
+	}
+	// A case in which nothing succeeded has measured nothing, and the reason is worth more than its zeros.
+	for _, row := range r.Rows {
+		if row.Ops == 0 && row.Errors > 0 {
+			return rhumb.Ef(op, rhumb.Unavailable, "%s with %d callers: no call succeeded and %d failed, the first as %s", row.Target, row.Callers, row.Errors, row.FirstError)
+		}
+	}
+	return nil
 }
 
 // rowHits returns the share of reads that nodes answered from the records in their memory, and nothing for other operations.

@@ -35,7 +35,9 @@ again and read; the command fails if it lacks a value that was acknowledged.`,
 	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case runs")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", time.Second, "how long a case is measured")
-	flags.Positive(fl, "rounds", "value-bytes", "measure")
+	flags.Positive(fl, "rounds", "value-bytes", "measure", "callers")
+	flags.AtMost(fl, logCallersMax, "callers")
+	flags.AtMost(fl, logValueBytesMax, "value-bytes")
 	return c
 }
 
@@ -47,14 +49,6 @@ const (
 
 // measureLogs measures and prints the report.
 func (bc *commands) measureLogs(ctx context.Context, cfg sidebyside.LogsConfig) error {
-	for _, n := range cfg.Callers {
-		if n < 1 || n > logCallersMax {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "--callers %d: want 1 to %d", n, logCallersMax)
-		}
-	}
-	if cfg.ValueBytes > logValueBytesMax {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "--value-bytes %d: want at most %d", cfg.ValueBytes, logValueBytesMax)
-	}
 	place, err := newBenchPlace(bc.dir)
 	if err != nil {
 		return rhumb.Wrap(op, err)

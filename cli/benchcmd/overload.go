@@ -14,6 +14,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
@@ -56,6 +57,9 @@ key with an acknowledged write is read back.`,
 	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often to measure the overload, each time between two peaks")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long to measure each number of callers; the overload and the peaks around it take twice as long")
+	flags.Positive(fl, "callers", "factor", "rounds", "value-bytes", "measure")
+	flags.AtMost(fl, bench.ValueBytesMax, "value-bytes")
+	flags.AtMost(fl, load.CallersMax, "callers")
 	return c
 }
 

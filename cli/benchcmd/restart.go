@@ -39,14 +39,13 @@ After each restart a sample of the records is read back; the command fails if on
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 168, "size of a record")
 	fl.IntVar(&cfg.Restarts, "restarts", 3, "how often the node is killed")
 	flags.Positive(fl, "records", "value-bytes", "restarts")
+	flags.AtMost(fl, restartRecordsMax, "records")
+	flags.AtMost(fl, bench.ValueBytesMax, "value-bytes")
 	return c
 }
 
 // measureRestart fails if a record is missing, so that a script notices.
 func (bc *commands) measureRestart(ctx context.Context, cfg bench.RecoveryConfig) error {
-	if cfg.Records > restartRecordsMax {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "--records %d: want at most %d", cfg.Records, restartRecordsMax)
-	}
 	// The measurement starts the node again when it is dead, not the demo.
 	c, stop, err := startBench(ctx, bc.dir, []string{"singapore"}, 1, "--no-restart")
 	if err != nil {

@@ -14,7 +14,10 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/bench/sidebyside"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/demo"
 )
 
 // sideFlags are the flags of `rhumb bench sidebyside`. Values of 0 are those of the mode.
@@ -69,6 +72,9 @@ The run takes about 16 minutes and 5 GiB of memory, and wants a machine without 
 	fl.DurationVar(&f.measure, "measure", 0, "how long a case is measured (default 1s)")
 	fl.IntVar(&f.records, "records", 0, "number of records of the workloads (default 20000)")
 	fl.IntSliceVar(&f.nodesPerRegion, "nodes", []int{1, 3}, "sizes of the clusters of Rhumb; peers are compared with those of 1 and 3 nodes")
+	flags.Positive(fl, "callers", "rounds", "measure", "records", "nodes")
+	flags.AtMost(fl, load.CallersMax, "callers")
+	flags.AtMost(fl, demo.NodesPerRegionMax, "nodes")
 	return c
 }
 

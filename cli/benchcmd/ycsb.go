@@ -10,6 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
 // ycsbRecordsMax bounds the records of a workload: the tables of the generator grow with it.
@@ -40,9 +41,6 @@ command started. rhumb bench sidebyside runs the workloads on other databases to
   rhumb bench ycsb --workload E -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cfg.Records < 1 || cfg.Records > ycsbRecordsMax {
-				return rhumb.Ef(op, rhumb.InvalidArgument, "--records %d: want 1 to %d", cfg.Records, ycsbRecordsMax)
-			}
 			// Both cases of a letter are in use.
 			for _, name := range names {
 				w, err := load.ParseWorkload(name)
@@ -53,6 +51,9 @@ command started. rhumb bench sidebyside runs the workloads on other databases to
 			}
 			if own {
 				return bc.measureOwn(cmd.Context(), cfg, replicas)
+			}
+			if err := refuseConnection(cmd); err != nil {
+				return err
 			}
 			return bc.measureKV(cmd.Context(), cfg, clusters, bc.dir)
 		},
@@ -72,5 +73,9 @@ command started. rhumb bench sidebyside runs the workloads on other databases to
 	fl.BoolVar(&own, "own", false, "measure the cluster that --addr or the context names, as its user, in its table bench")
 	fl.IntVar(&replicas, "replicas", rhumb.ReplicasDefault, "with --own: copies of each range, if the table does not exist yet")
 	bc.conn.Register(fl)
+	boundCases(fl)
+	flags.Positive(fl, "records")
+	flags.AtMost(fl, ycsbRecordsMax, "records")
+	ownOnly(c, "regions", "nodes", "latency", "secure")
 	return c
 }

@@ -5,6 +5,7 @@ package flags
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 const (
 	annotationDefault  = "default"       // of a flag: the value that zero means
 	annotationPositive = "positive"      // of a flag: zero is an error
+	annotationMost     = "most"          // of a flag: the greatest value
 	annotationConnects = "connects"      // of a flag: it says which cluster a command uses
 	annotationLiteral  = "literal"       // of a flag: no setting sets it
 	annotationPlace    = "takes-a-place" // of a command: its last argument is a point or a box
@@ -69,6 +71,16 @@ func IsLiteral(f *pflag.Flag) bool {
 	return marked
 }
 
+// GivenConnection returns the first flag that is set and that Connection marked, and nil without one.
+func GivenConnection(set *pflag.FlagSet) (given *pflag.Flag) {
+	set.Visit(func(f *pflag.Flag) {
+		if _, marked := f.Annotations[annotationConnects]; marked && given == nil {
+			given = f
+		}
+	})
+	return given
+}
+
 // Connects reports whether a command connects to a cluster.
 func Connects(set *pflag.FlagSet) (found bool) {
 	set.VisitAll(func(f *pflag.Flag) {
@@ -86,24 +98,45 @@ func Positive(set *pflag.FlagSet, names ...string) {
 	}
 }
 
-// CheckPositive returns an error if a flag that Positive marked is set to zero or less.
-func CheckPositive(set *pflag.FlagSet) (err error) {
+// AtMost marks flags, of a number or of several, that reject more than a number.
+func AtMost(set *pflag.FlagSet, most int, names ...string) {
+	for _, name := range names {
+		must(set.SetAnnotation(name, annotationMost, []string{strconv.Itoa(most)}))
+	}
+}
+
+// CheckBounds returns an error if a flag is set to a value that Positive or AtMost rejects.
+func CheckBounds(set *pflag.FlagSet) (err error) {
 	set.Visit(func(f *pflag.Flag) {
-		if _, marked := f.Annotations[annotationPositive]; !marked || err != nil {
-			return
+		// A flag with several numbers has the value "[1,64]".
+		for text := range strings.SplitSeq(strings.Trim(f.Value.String(), "[]"), ",") {
+			if err == nil {
+				err = checkBound(f, text)
+			}
 		}
-		// The value of a counter or of a duration: "0", "-3", "0s".
-		text := f.Value.String()
-		if n := strings.TrimLeft(text, "0"); !strings.HasPrefix(text, "-") && n != "" && n != "s" {
-			return
-		}
+	})
+	return err
+}
+
+// checkBound returns an error if a flag rejects a value.
+func checkBound(f *pflag.Flag, text string) error {
+	// The value of a counter or of a duration: "0", "-3", "0s".
+	digits := strings.TrimLeft(text, "0")
+	if _, marked := f.Annotations[annotationPositive]; marked && (strings.HasPrefix(text, "-") || digits == "" || digits == "s") {
 		hint := ""
 		if value := DefaultOf(f); value != "" {
 			hint = "; leave the flag out for the default, " + value
 		}
-		err = rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "--%s %s: want more than 0%s", f.Name, text, hint)
-	})
-	return err
+		return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "--%s %s: want more than 0%s", f.Name, text, hint)
+	}
+	if bound, marked := f.Annotations[annotationMost]; marked {
+		most, err := strconv.Atoi(bound[0])
+		must(err)
+		if n, err := strconv.Atoi(text); err == nil && n > most {
+			return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "--%s %s: want at most %d", f.Name, text, most)
+		}
+	}
+	return nil
 }
 
 // southWest matches a point or box whose first number is negative, such as -10.5,35,-9,45.

@@ -60,19 +60,22 @@ func TestDefault(t *testing.T) {
 
 // TestPositive guards that zero, in whatever form, is rejected where it would silently mean the
 // default.
-func TestPositive(t *testing.T) {
+func TestBounds(t *testing.T) {
 	for arg, ok := range map[string]bool{
 		"--n=0": false, "--n=-1": false, "--n=1": true, "--d=0s": false, "--d=-1s": false, "--d=10s": true, "--d=500ms": true, "--m=0": true,
+		"--m=10": true, "--m=11": false, "--s=1,10": true, "--s=1,0": false, "--s=-5": false, "--s=1,11": false,
 	} {
 		set := pflag.NewFlagSet("", pflag.ContinueOnError)
 		set.Int("n", 0, "")
 		set.Int("m", 0, "")
 		set.Duration("d", 0, "")
-		Positive(set, "n", "d")
+		set.IntSlice("s", []int{99}, "")
+		Positive(set, "n", "d", "s")
+		AtMost(set, 10, "m", "s")
 		if err := set.Parse([]string{arg}); err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckPositive(set); (err == nil) != ok {
+		if err := CheckBounds(set); (err == nil) != ok {
 			t.Errorf("%s: %v", arg, err)
 		}
 	}

@@ -122,7 +122,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	// The connection is opened later, and then needs to know whether a context was selected.
 	a.conn.Context = a.settings.ContextName()
-	if err := flags.CheckPositive(cmd.Flags()); err != nil {
+	if err := flags.CheckBounds(cmd.Flags()); err != nil {
 		return err
 	}
 	if !slices.Contains(output.Formats, a.Format) {

@@ -55,7 +55,7 @@ func checkArgs(args []string) error {
 		err = cmd.ValidateArgs(cmd.Flags().Args())
 	}
 	if err == nil {
-		err = flags.CheckPositive(cmd.Flags())
+		err = flags.CheckBounds(cmd.Flags())
 	}
 	return err
 }

@@ -56,6 +56,18 @@ func TestBenchYCSB(t *testing.T) {
 	fails(t, exit.Usage, "bench", "ycsb", "--own", "--workload", "G")
 }
 
+// TestBenchFlags guards that flags which would measure nothing, or something else than they say, are
+// refused before anything is started.
+func TestBenchFlags(t *testing.T) {
+	for _, args := range []string{
+		"kv --own --callers -5", "kv --own --callers 64,0", "kv --own --value-bytes -1", "kv --own --value-bytes 5000000", "kv --own --rounds 0", "kv --own --measure -1s",
+		"kv --nodes 0", "kv --nodes 99", "kv --own --durability deferred=50ms", "kv --own --secure", "kv --addr 127.0.0.1:7600", "kv --batch 0",
+		"ycsb --own --callers 0", "ycsb --own --nodes 3", "ycsb --insecure", "restart --value-bytes 99999999", "growth --value-bytes 99999999", "overload --callers 0", "sidebyside --nodes 10",
+	} {
+		fails(t, exit.Usage, append([]string{"bench"}, strings.Fields(args)...)...)
+	}
+}
+
 // TestBenchSideBySide checks that a run without any peer names each with a command, and measures the
 // cluster.
 func TestBenchSideBySide(t *testing.T) {

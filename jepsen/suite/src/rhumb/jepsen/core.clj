@@ -69,6 +69,7 @@
            opts
            (select-keys workload [:client :accounts :total-amount :max-transfer])
            {:name (str "rhumb-" (name (:workload opts)) "-" (str/join "+" (map name (:faults opts)))
+                       (when (:node-log opts) "-node-log")
                        (when (:canary opts) "-canary"))
             :os os/noop
             :db (db/db (boolean (some #{:disk} (:faults opts))))
@@ -102,6 +103,7 @@
    [nil "--rhumb FILE" "the program to install, for the nodes" :default "../../bin/rhumb"]
    [nil "--topology LIST" "the region of each node, one that is well known" :default ["frankfurt" "frankfurt" "virginia" "virginia" "singapore"] :parse-fn #(str/split % #",")]
    [nil "--memory SIZE" "memory of a node" :default "256MiB"]
+   [nil "--node-log" "the stores of the nodes have logs of their own (--experimental-node-log)"]
    ["-r" "--rate HZ" "operations a second, of all clients together" :default 100 :parse-fn parse-double]
    [nil "--interval SECONDS" "mean time between two changes of the nemesis" :default 8 :parse-fn parse-double]
    [nil "--canary" "the program is a canary build: note that in the name of the test"]])

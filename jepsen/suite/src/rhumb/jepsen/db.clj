@@ -106,6 +106,7 @@
           (mapcat (fn [n] [:--join (address n)]) (:nodes test))
           :--token (str dir "/token")
           :--memory (:memory test)
+          (if (:node-log test) [:--experimental-node-log] [])
           :--clock-error-file clock-file)
         :started)))
 
