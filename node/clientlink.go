@@ -74,6 +74,10 @@ func refusalOf(err error) error {
 func (c *clientLinks) serveCaller(ctx context.Context, l *link.Conn) error {
 	h, err := c.receiveHello(ctx, l)
 	if err != nil {
+		// A login returns a status of gRPC.
+		if refusal := refusalOf(err); rhumb.KindOf(refusal) == rhumb.Corrupt {
+			c.n.kv.CountDamage(l.RemoteAddr(), refusal)
+		}
 		return err
 	}
 	method := rhumbpb.KV_Stream_FullMethodName

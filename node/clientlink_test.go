@@ -299,6 +299,57 @@ func TestHostileLinks(t *testing.T) {
 	}
 }
 
+// TestDamagedHellosAreCounted guards that frames which were damaged on the way count before the hello too, at its place and at that of a login, and that
+// invalid ones which arrived as they were sent do not.
+func TestDamagedHellosAreCounted(t *testing.T) {
+	n := startNode(t, filepath.Join(t.TempDir(), "plain"), "singapore", "a")
+	if _, _, err := n.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, n)
+	want := metric(t, n, "rhumb_server_damaged_frames_total")
+	for _, tc := range []struct {
+		what, sent string
+		counts     bool
+	}{
+		{"a damaged hello", "\x00\x00\x00\x02\x00\x00\x00\x00\x01\x01", true},
+		{"a damaged login", "\x00\x00\x00\x02\x00\x00\x00\x00\x05\x01", true},
+		{"a damaged size", "\xff\xff\xff\xff\x00\x00\x00\x00\x01", true},
+		{"a hello that is no message", invalidHello(t), false},
+	} {
+		conn, err := net.Dial("tcp", n.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(link.ClientMagic + tc.sent)); err != nil {
+			t.Fatal(err)
+		}
+		c := link.New(conn, link.ClientConfig)
+		c.LimitOpening(5 * time.Second)
+		// The node counts a frame before it answers.
+		if kind, content, err := c.ReadFrame(link.HelloBytesMax); err != nil || kind != link.KindError || (rhumb.KindOf(link.DecodeError(content)) == rhumb.Corrupt) != tc.counts {
+			t.Errorf("%s: kind %d, %v, %v", tc.what, kind, link.DecodeError(content), err)
+		}
+		if tc.counts {
+			want++
+		}
+		if got := metric(t, n, "rhumb_server_damaged_frames_total"); got != want {
+			t.Errorf("%s: %v damaged frames are counted, want %v", tc.what, got, want)
+		}
+	}
+}
+
+// invalidHello returns a whole frame whose content is no hello.
+func invalidHello(t *testing.T) string {
+	t.Helper()
+	r := &kept{}
+	if err := link.New(r, link.ClientConfig).WriteFrame(link.KindHello, func(b []byte) []byte { return append(b, 0xff, 0xff, 0xff) }); err != nil {
+		t.Fatal(err)
+	}
+	return r.text.String()
+}
+
 // kept is a connection that keeps what is written.
 type kept struct {
 	net.Conn

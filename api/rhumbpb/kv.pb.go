@@ -230,7 +230,7 @@ func (Existence) EnumDescriptor() ([]byte, []int) {
 // Hello is part of the first frame of a stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The protocol version of the sender; currently 1.
+	// The newest protocol version that the sender speaks; currently 1. A node accepts a newer one than its own.
 	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// 16 bytes, or empty if the sender does not know the cluster yet. A node rejects the ID of
 	// another cluster with WRONG_CLUSTER.

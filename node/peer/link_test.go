@@ -152,8 +152,18 @@ func TestLinkRefusesBadFrames(t *testing.T) {
 			}
 		})
 	}
-	if n := testutil.ToFloat64(b.network.m.damaged); n != 4 {
-		t.Errorf("%v damaged frames are counted, want 4", n)
+	t.Run("a damaged hello", func(t *testing.T) {
+		s := dialAs(t, b, nil, link.PeerMagic)
+		if _, err := s.conn.Write([]byte("\x00\x00\x00\x02\x00\x00\x00\x00\x01\x01")); err != nil {
+			t.Fatal(err)
+		}
+		kind, content, err := s.ReadFrame(link.HelloBytesMax)
+		if err != nil || kind != link.KindError || rhumb.KindOf(link.DecodeError(content)) != rhumb.Corrupt {
+			t.Fatalf("got kind %d, %v, %v", kind, link.DecodeError(content), err)
+		}
+	})
+	if n := testutil.ToFloat64(b.network.m.damaged); n != 5 {
+		t.Errorf("%v damaged frames are counted, want 5", n)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

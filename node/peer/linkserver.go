@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"log/slog"
 	"net"
 
 	grpcpeer "google.golang.org/grpc/peer"
@@ -34,14 +35,20 @@ func (s *Service) serveLink(l *link.Conn, a link.Accepted) {
 	kind := rhumb.KindOf(err)
 	if n != nil && kind == rhumb.Corrupt {
 		n.m.damaged.Inc()
-		n.cfg.Logger.Warn("a frame of a peer was damaged on the way; its link is closed", "from", from.Node, "err", err)
+		// Anybody can send a frame in the place of a hello, and must not fill the log of the node.
+		level := slog.LevelWarn
+		if from.Node == rhumb.NoNode {
+			level = slog.LevelDebug
+		}
+		n.cfg.Logger.Log(ctx, level, "a frame of a peer was damaged on the way; its link is closed", "from", from.Node, "addr", l.RemoteAddr().String(), "err", err)
 	}
 	if kind != rhumb.Other {
 		l.WriteError(err) // the peer logs why it is refused
 	}
 }
 
-// openLink exchanges hellos. It returns the list of the frames of the link, for tallies, or nil if the peer takes none.
+// openLink exchanges hellos. It returns the list of the frames of the link, for tallies, or nil if the peer takes none. The network is not nil, also with an
+// error, if the hello could not be read: the metrics of the network count damaged ones.
 func (s *Service) openLink(ctx context.Context, l *link.Conn, raw net.Conn) (*Network, rhumb.NodeIdentity, *takenFrames, error) {
 	l.LimitOpening(link.OpenMax)
 	n := s.network.Load()
@@ -50,7 +57,7 @@ func (s *Service) openLink(ctx context.Context, l *link.Conn, raw net.Conn) (*Ne
 	}
 	hello := new(rhumbpb.PeerHello)
 	if err := l.ReadProto(link.KindHello, hello); err != nil {
-		return nil, rhumb.NodeIdentity{}, nil, err
+		return n, rhumb.NodeIdentity{}, nil, err
 	}
 	// The peer waits for the answering hello before it sends anything, so nothing of an
 	// unverified peer is ever processed.

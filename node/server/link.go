@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"log/slog"
+	"net"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -70,9 +72,23 @@ func (s *Service) Greet(h *rhumbpb.Hello) (serve func(context.Context, *link.Con
 		// The checksum of TCP misses some damage, and memory may be faulty at either side. An operator has to learn of it: the link hides it
 		// otherwise, because the client repeats its requests.
 		if rhumb.KindOf(err) == rhumb.Corrupt {
-			k.metrics.damaged.Inc()
-			k.cfg.Logger.Warn("a frame of a client was damaged on the way; its link is closed", "from", l.RemoteAddr().String(), "err", err)
+			k.countDamage(slog.LevelWarn, l.RemoteAddr(), err)
 		}
 		return err
 	}, nil
+}
+
+// CountDamage counts a damaged frame from before the hello of a client, with which its link ends. A node that does not serve has no metrics of clients
+// to count it in.
+func (s *Service) CountDamage(from net.Addr, err error) {
+	if k := s.kv.Load(); k != nil {
+		// Anybody can send such frames, and must not fill the log of the node.
+		k.countDamage(slog.LevelDebug, from, err)
+	}
+}
+
+// countDamage counts and logs a damaged frame.
+func (k *KV) countDamage(level slog.Level, from net.Addr, err error) {
+	k.metrics.damaged.Inc()
+	k.cfg.Logger.Log(context.Background(), level, "a frame of a client was damaged on the way; its link is closed", "from", from.String(), "err", err)
 }

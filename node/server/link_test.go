@@ -203,14 +203,18 @@ func TestLinkHello(t *testing.T) {
 	_, _, s := w.start(t)
 	other := hello()
 	other.Cluster = make([]byte, 16)
-	future := hello()
-	future.Protocol = 0
+	past, future := hello(), hello()
+	past.Protocol, future.Protocol = 0, 99
 	for _, tc := range []struct {
 		h    *rhumbpb.Hello
 		kind rhumb.Kind
-	}{{nil, rhumb.InvalidArgument}, {other, rhumb.WrongCluster}, {future, rhumb.Incompatible}} {
+	}{{nil, rhumb.InvalidArgument}, {other, rhumb.WrongCluster}, {past, rhumb.Incompatible}} {
 		if _, err := s.Greet(tc.h); rhumb.KindOf(err) != tc.kind {
 			t.Errorf("%v: %v, want %s", tc.h, err, tc.kind)
 		}
+	}
+	// A client of a later release speaks the protocol of this node as well.
+	if _, err := s.Greet(future); err != nil {
+		t.Errorf("a client of a later release is refused: %v", err)
 	}
 }
