@@ -18,6 +18,8 @@ type Hint struct {
 	// Newer is the descriptor of the range, for NotPrimary. If it describes another range, the
 	// request was an insert and belongs there. Nil if the node knows no newer descriptor.
 	Newer *rhumb.Range
+	// Unread is set in the error that ends a stream of which the node has read no request.
+	Unread bool
 }
 
 // errorTextMax bounds the text of an error in bytes. The text travels in HTTP/2 headers, whose size
@@ -39,7 +41,7 @@ func EncodeError(err error, h Hint) *rhumbpb.Error {
 		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cutText(rhumb.Message(e), errorTextMax), Node: uint32(node),
 		Region: uint32(rng.Region), Slot: uint32(rng.Slot),
 		CurrentHlc: uint64(current.HLC), CurrentNode: uint32(current.Node),
-		RetryAfterUs: uint64(max(rhumb.RetryAfterOf(err), 0).Microseconds()),
+		RetryAfterUs: uint64(max(rhumb.RetryAfterOf(err), 0).Microseconds()), Unread: h.Unread,
 	}
 	// The client can use the descriptor at once, without asking for metadata.
 	if h.Newer != nil {
@@ -84,7 +86,7 @@ func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 	if e.Kind == rhumb.Overloaded {
 		e.RetryAfter = DecodeMicros(m.GetRetryAfterUs())
 	}
-	var h Hint
+	h := Hint{Unread: m.GetUnread()}
 	if m.GetNewer() != nil {
 		h.Newer = DecodeRange(m.GetNewer())
 	}

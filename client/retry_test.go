@@ -254,6 +254,18 @@ func TestReachedThroughAnother(t *testing.T) {
 	}
 }
 
+// A read whose connection breaks again and again has no unknown outcome: it changed nothing.
+func TestReadHasNoOutcome(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("", func(cfg *Config) { cfg.Timeout = 500 * time.Millisecond })
+	tab := w.table(c, "plain")
+	w.nodes[0].set(func(*rhumbpb.Request) fault { return fault{drop: true, cut: true} })
+	_, err := tab.Get(t.Context(), []byte("k"), GetOptions{Home: "singapore"})
+	wantKind(t, err, rhumb.Unavailable)
+	_, err = tab.Put(t.Context(), []byte("k"), nil, PutOptions{Home: "singapore"})
+	wantKind(t, err, rhumb.Unknown)
+}
+
 // A restarted node is connected to again.
 func TestReconnect(t *testing.T) {
 	w := newWorld(t, 1, 1)

@@ -408,6 +408,10 @@ func (r *request) finalError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded) && kind == rhumb.Other:
 		kind = rhumb.DeadlineExceeded
 	}
+	// A read that no node answered changed nothing: only its answer is unknown.
+	if !r.write && kind == rhumb.Unknown {
+		kind = rhumb.Unavailable
+	}
 	// The last attempt was refused, or the time was over, but an earlier one may have
 	// been applied. Nodes of release 0.13 answer invalid_argument to an insert that is
 	// sent again, if its range is full and they find no place for another one.

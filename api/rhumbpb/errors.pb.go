@@ -165,7 +165,9 @@ type Error struct {
 	CurrentHlc  uint64 `protobuf:"fixed64,8,opt,name=current_hlc,json=currentHlc,proto3" json:"current_hlc,omitempty"`
 	CurrentNode uint32 `protobuf:"varint,9,opt,name=current_node,json=currentNode,proto3" json:"current_node,omitempty"`
 	// With OVERLOADED: the recommended pause before the next attempt, in microseconds; 0 if unknown.
-	RetryAfterUs  uint64 `protobuf:"varint,10,opt,name=retry_after_us,json=retryAfterUs,proto3" json:"retry_after_us,omitempty"`
+	RetryAfterUs uint64 `protobuf:"varint,10,opt,name=retry_after_us,json=retryAfterUs,proto3" json:"retry_after_us,omitempty"`
+	// As the end of a stream: the node has read no request of the stream, so it has carried out none.
+	Unread        bool `protobuf:"varint,11,opt,name=unread,proto3" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -270,11 +272,18 @@ func (x *Error) GetRetryAfterUs() uint64 {
 	return 0
 }
 
+func (x *Error) GetUnread() bool {
+	if x != nil {
+		return x.Unread
+	}
+	return false
+}
+
 var File_api_errors_proto protoreflect.FileDescriptor
 
 const file_api_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x10api/errors.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\xa6\x02\n" +
+	"\x10api/errors.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\xbe\x02\n" +
 	"\x05Error\x12\"\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x0e.rhumb.v1.KindR\x04kind\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x18\n" +
@@ -287,7 +296,8 @@ const file_api_errors_proto_rawDesc = "" +
 	"currentHlc\x12!\n" +
 	"\fcurrent_node\x18\t \x01(\rR\vcurrentNode\x12$\n" +
 	"\x0eretry_after_us\x18\n" +
-	" \x01(\x04R\fretryAfterUs*\xd2\x03\n" +
+	" \x01(\x04R\fretryAfterUs\x12\x16\n" +
+	"\x06unread\x18\v \x01(\bR\x06unread*\xd2\x03\n" +
 	"\x04Kind\x12\x0e\n" +
 	"\n" +
 	"KIND_OTHER\x10\x00\x12\x19\n" +

@@ -155,11 +155,12 @@ func (c *Conn) openLink() {
 	c.signalLocked()
 }
 
-// refusalOf returns the error with which the node ended a carrier. ok is false if the connection broke.
-func refusalOf(cause error) (e *rhumb.Error, ok bool) {
+// refusalOf returns the error with which the node ended a carrier, and whether the node says that it
+// has read no request. ok is false if the connection broke.
+func refusalOf(cause error) (e *rhumb.Error, unread, ok bool) {
 	if a, ok := errors.AsType[*link.Answer](cause); ok {
-		return a.Err, true
+		return a.Err, false, true
 	}
-	e, _, ok = api.FromStatus(opConn, cause)
-	return e, ok
+	e, h, ok := api.FromStatus(opConn, cause)
+	return e, h.Unread, ok
 }

@@ -439,6 +439,21 @@ func TestRejectedStream(t *testing.T) {
 	}
 }
 
+// TestUnreadStream guards that requests to a node which reads none, because it is joining for example,
+// count as not sent: nothing was applied, and another node may serve.
+func TestUnreadStream(t *testing.T) {
+	n := newFakeNode(t)
+	c := n.open(t)
+	n.set(func() { n.reject = api.Status(rhumb.E("test", rhumb.Unavailable, "it joins"), api.Hint{Unread: true}) })
+	_, err := c.Do(t.Context(), request(1))
+	wantError(t, err, rhumb.Unavailable, false)
+	if err.(*Error).Rejected {
+		t.Errorf("%v counts as a rejection", err)
+	}
+	n.set(func() { n.reject = nil })
+	do(t, c)
+}
+
 // TestNobodyListens guards that a request to an address where nobody listens was certainly not
 // sent.
 func TestNobodyListens(t *testing.T) {

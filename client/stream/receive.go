@@ -69,11 +69,13 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 func (c *Conn) onCarrierEnd(s *carrier, cause error) {
 	// A node checks the hello of a stream before it carries out a request, so a node that rejects
 	// the stream has applied nothing.
-	e, remote := refusalOf(cause)
+	e, unread, remote := refusalOf(cause)
 	// Nobody knows which requests the node has carried out.
 	failure := &Error{Sent: true, Err: rhumb.Ef(opConn, rhumb.Unknown, "the connection to %s broke: %v", c.cfg.Addr, e)}
 	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
 		failure = &Error{Rejected: true, Err: e}
+	} else if unread {
+		failure = &Error{Err: e} // a node that is joining, for example: other nodes may serve
 	}
 	// Whatever ended it, its goroutines and its connection have to end too.
 	s.cancel()

@@ -853,8 +853,9 @@ func TestServiceBeforeOpen(t *testing.T) {
 	if _, err, _ := do(t, c, putReq(0, home, "a", "v")); err.Kind != rhumb.Unavailable {
 		t.Errorf("Do: %v", err)
 	}
-	if _, err := openStream(t, c, hello()).Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("Stream: %v", err)
+	_, err := openStream(t, c, hello(), putReq(1, home, "a", "v")).Recv()
+	if e, hint, remote := api.FromStatus("test", err); e.Kind != rhumb.Unavailable || !hint.Unread || !remote {
+		t.Errorf("Stream: %v, %+v", err, hint)
 	}
 	scan, err := c.Scan(t.Context(), &rhumbpb.ScanRequest{})
 	if err != nil {

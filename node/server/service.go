@@ -39,9 +39,10 @@ func (s *Service) currentKV() (*KV, error) {
 
 // Stream answers the requests of one client.
 func (s *Service) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
-	kv, err := s.currentKV()
-	if err != nil {
-		return err
+	kv := s.kv.Load()
+	if kv == nil {
+		// The client has sent requests with its hello, and has to learn that none was carried out.
+		return api.Status(errNotServing, api.Hint{Unread: true})
 	}
 	return kv.Stream(stream)
 }
