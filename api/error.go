@@ -18,7 +18,7 @@ type Hint struct {
 	// Newer is the descriptor of the range, for NotPrimary. If it describes another range, the
 	// request was an insert and belongs there. Nil if the node knows no newer descriptor.
 	Newer *rhumb.Range
-	// Unread is set in the error that ends a stream of which the node has read no request.
+	// Unread is set in the error that ends a stream if the node has read no request of it.
 	Unread bool
 }
 

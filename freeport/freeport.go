@@ -14,8 +14,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// The ports that Take chooses from: from first up to end. The kernel gives the ports of the
-// ephemeral range to connections, on Linux from 32768 and elsewhere from 49152 on. A port of that
+// The ports that Take chooses from: from first up to end. The kernel takes the ports of the
+// ephemeral range for connections, on Linux from 32768 and elsewhere from 49152 on. A port of that
 // range may be free now and belong to a connection of any process before the server listens on it.
 const (
 	first = 10_000

@@ -23,8 +23,8 @@ type Found struct {
 }
 
 // absentOptions is for lookups of names that often do not exist: those of creations, and of older
-// versions. Pebble asks the filters of the last level, which has most of the records, only if it is
-// told to, because they save nothing where the record is there.
+// versions. Pebble asks the filters of the last level, which has most of the records, only with this
+// option, because they save nothing where the record is there.
 var absentOptions = pebble.IterOptions{UseL6Filters: true}
 
 // Lookup reads the newest version of a key at or before a timestamp. A tombstone and a key without

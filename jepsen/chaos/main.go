@@ -22,30 +22,21 @@ import (
 	"github.com/rhumbdb/rhumb/jepsen/local"
 )
 
-// Exit codes.
-const (
-	exitBroken      = 1
-	exitUnsupported = 3
-)
-
-// errBroken is the error of a run whose history or gaps are not valid. The report has the details.
-var errBroken = errors.New("the run is not valid")
-
 func main() {
 	// Hosts run this program as their first process.
 	hosts.TakeRole()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := command().ExecuteContext(ctx)
-	switch {
-	case err == nil:
-	case errors.Is(err, errors.ErrUnsupported):
+	code := local.ExitCode(err)
+	switch code {
+	case 0:
+	case local.ExitUnsupported:
 		fmt.Fprintln(os.Stderr, "chaos: skipped:", err)
-		os.Exit(exitUnsupported)
 	default:
 		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(exitBroken)
 	}
+	os.Exit(code)
 }
 
 // command returns the command line.
@@ -169,8 +160,8 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir
 		}
 	}
 	result.Print(os.Stdout)
-	if len(result.Broken) > 0 {
-		return errors.Join(errBroken, c.KeepLogs(filepath.Join(out, "logs")))
+	if err := result.Err(); err != nil {
+		return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
 	}
 	return nil
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
@@ -23,7 +25,8 @@ type bank struct {
 
 	mu         sync.Mutex // guards the fields below
 	ops, acked int        // calls, and acknowledged writes
-	err        error
+	opened     bool       // somebody knows that the accounts are there
+	err        error      // the first wrong answer
 }
 
 // newBank starts the workload bank.
@@ -37,22 +40,54 @@ func accountNames() (names [][]byte) {
 	return names
 }
 
-// accounts reads all accounts at one time. ok is false if the read was not answered or the accounts are not open yet.
+// accounts reads all accounts at one time. ok is false if the read was not answered or the accounts
+// are not open yet. A wrong answer is kept.
 func (b *bank) accounts(ctx context.Context, c *caller) (money [bankAccounts]int, versions [bankAccounts]rhumb.Version, ok bool) {
+	// Taken before the read begins: it must show the accounts if they were open by then.
+	b.mu.Lock()
+	opened := b.opened
+	b.mu.Unlock()
 	at := c.record.now()
 	got, err := c.table.GetMany(ctx, accountNames(), client.GetOptions{Home: b.e.region})
 	c.record.addRead(at, err)
 	if err != nil {
 		return money, versions, false
 	}
-	for i, g := range got {
-		if g.Version.IsZero() {
-			return money, versions, false
-		}
-		money[i], _ = strconv.Atoi(opaque(g.Value))
-		versions[i] = g.Version
+	return b.saw(got, opened)
+}
+
+// saw judges a read that was answered. opened is set if the accounts were known to be open when it
+// began.
+func (b *bank) saw(got []client.Got, opened bool) (money [bankAccounts]int, versions [bankAccounts]rhumb.Version, ok bool) {
+	money, versions, ok, err := judgeAccounts(got, opened)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.opened = b.opened || ok
+	if b.err == nil {
+		b.err = err
 	}
-	return money, versions, true
+	return money, versions, ok
+}
+
+// judgeAccounts returns the contents of all accounts. ok is false if they are not there. One batch
+// opens them all and nobody closes one, so a read that shows some of them is wrong, and so is one
+// that shows none after they were opened.
+func judgeAccounts(got []client.Got, opened bool) (money [bankAccounts]int, versions [bankAccounts]rhumb.Version, ok bool, err error) {
+	there := 0
+	for i, g := range got {
+		if g.Exists() {
+			there++
+			money[i], _ = strconv.Atoi(opaque(g.Value))
+			versions[i] = g.Version
+		}
+	}
+	switch {
+	case there == bankAccounts:
+		return money, versions, true, sumOf(money)
+	case there > 0 || opened:
+		err = fmt.Errorf("a read shows %d of %d accounts", there, bankAccounts)
+	}
+	return money, versions, false, err
 }
 
 // write writes amounts into accounts in one batch.
@@ -72,6 +107,7 @@ func (b *bank) write(ctx context.Context, c *caller, amounts map[int]int, conds 
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.acked++
+		b.opened = true
 	}
 }
 
@@ -90,11 +126,6 @@ func (b *bank) call(ctx context.Context, c *caller) {
 		}
 		b.write(ctx, c, amounts, conds)
 		return
-	}
-	if err := sumOf(money); err != nil {
-		b.mu.Lock()
-		b.err = err
-		b.mu.Unlock()
 	}
 	from, to := c.random.IntN(bankAccounts), c.random.IntN(bankAccounts)
 	if from == to || money[from] == 0 {
@@ -128,17 +159,14 @@ func (b *bank) check(ctx context.Context) Verdict {
 		return v
 	}
 	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}
-	var money [bankAccounts]int
 	v.Err = eventually(ctx, func() error {
-		var ok bool
-		if money, _, ok = b.accounts(ctx, last); !ok {
+		if _, _, ok := b.accounts(ctx, last); !ok {
 			return fmt.Errorf("the accounts cannot be read")
 		}
 		return nil
 	})
-	if v.Err == nil {
-		v.Err = sumOf(money)
-	}
+	// A wrong answer stays wrong, whatever a later one says.
+	v.Err = errors.Join(b.err, v.Err)
 	return v
 }
 
@@ -176,11 +204,7 @@ func (b *batches) call(ctx context.Context, c *caller) {
 		b.mu.Lock()
 		least := b.last[index]
 		b.mu.Unlock()
-		if err := b.read(ctx, c, index, least); err != nil && rhumb.KindOf(err) == rhumb.Other {
-			b.mu.Lock()
-			b.err = err
-			b.mu.Unlock()
-		}
+		_ = b.read(ctx, c, index, least)
 		return
 	}
 	c.count++
@@ -199,7 +223,8 @@ func (b *batches) call(ctx context.Context, c *caller) {
 	}
 }
 
-// read reads the keys of a caller. An error of kind Other is not from the cluster: it describes a wrong answer.
+// read reads the keys of a caller, and returns an error if it was not answered. A wrong answer is
+// kept.
 func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 	at := c.record.now()
 	got, err := c.table.GetMany(ctx, batchNames(index), client.GetOptions{Home: b.e.region})
@@ -212,10 +237,24 @@ func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 		n, _ := strconv.Atoi(opaque(g.Value))
 		values = append(values, n)
 	}
-	for _, n := range values {
-		if n != values[0] || n < least {
-			return fmt.Errorf("a read of batch %d at %v returned %v; %d was acknowledged before", index, at, values, least)
-		}
+	b.saw(index, at, values, least)
+	return nil
+}
+
+// saw judges a read that was answered.
+func (b *batches) saw(index int, at time.Duration, values []int, least int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := judgeBatch(values, least); err != nil && b.err == nil {
+		b.err = fmt.Errorf("a read of batch %d at %v %w", index, at, err)
+	}
+}
+
+// judgeBatch returns an error unless a read shows all keys of one batch, and none older than the
+// last one that was acknowledged before.
+func judgeBatch(values []int, least int) error {
+	if len(values) != batchKeys || slices.Min(values) != slices.Max(values) || values[0] < least {
+		return fmt.Errorf("returned %v; %d was acknowledged before", values, least)
 	}
 	return nil
 }
@@ -223,21 +262,17 @@ func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 // check reads the keys of each caller once more.
 func (b *batches) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: b.ops, Acknowledged: b.acked, Err: b.err}
+	if v.Err != nil {
+		return v
+	}
 	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}
 	for index := range callersPerWorkload {
-		if v.Err != nil {
+		// Only a read that was not answered is repeated: a wrong answer stays wrong, whatever a
+		// later one says.
+		err := eventually(ctx, func() error { return b.read(ctx, last, index, b.last[index]) })
+		if v.Err = errors.Join(b.err, err); v.Err != nil {
 			break
 		}
-		// Only a read that was not answered is repeated: a wrong answer stays wrong, whatever a later one says.
-		var wrong error
-		v.Err = eventually(ctx, func() error {
-			err := b.read(ctx, last, index, b.last[index])
-			if rhumb.KindOf(err) == rhumb.Other {
-				wrong, err = err, nil
-			}
-			return err
-		})
-		v.Err = errors.Join(v.Err, wrong)
 	}
 	return v
 }

@@ -71,6 +71,11 @@ func (s *Strike) with(ctx context.Context, c *Cluster, random *rand.Rand) *Strik
 	if err != nil {
 		return s
 	}
+	return s.and(change)
+}
+
+// and returns a strike that heals both. A refused change does not count as a failure.
+func (s *Strike) and(change *Strike) *Strike {
 	return &Strike{What: s.What + " + " + change.What, heal: func(ctx context.Context) (string, error) {
 		evidence, err := s.heal(ctx)
 		changed, failed := change.heal(ctx)
@@ -186,14 +191,6 @@ func strikeDrain(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 		}
 		return fmt.Sprintf("%d ranges left the node", before), err
 	}}, nil
-}
-
-// checkDrained returns an error unless a node was primary of ranges before it was drained, and of none afterwards.
-func checkDrained(node string, before, left int) error {
-	if before == 0 || left > 0 {
-		return fmt.Errorf("%w: %s was primary of %d ranges before it was drained, and of %d afterwards", errNoEffect, node, before, left)
-	}
-	return nil
 }
 
 // primaries counts the ranges whose primary is a node.

@@ -71,6 +71,36 @@ type Result struct {
 	Broken []string
 }
 
+// ErrBroken is the error of a run whose history or gaps are not valid. The report has the details.
+var ErrBroken = errors.New("the run is not valid")
+
+// Err returns ErrBroken if a promise was broken.
+func (r *Result) Err() error {
+	if len(r.Broken) > 0 {
+		return ErrBroken
+	}
+	return nil
+}
+
+// Exit codes of a run that is not valid, and on a machine that cannot run hosts.
+const (
+	ExitBroken      = 1
+	ExitUnsupported = 3
+)
+
+// ExitCode returns the exit code for the error of a run: 1 if a promise was broken or the run could
+// not be done, and 3 if this machine cannot run hosts. A broken promise stays one, whatever else
+// failed afterwards.
+func ExitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, ErrBroken):
+		return ExitUnsupported
+	}
+	return ExitBroken
+}
+
 // NeedsDisks reports whether the plan has faults for which each node needs a disk of
 // its own, and this machine can make disks.
 func (p *Plan) NeedsDisks() bool {
@@ -286,10 +316,11 @@ func (r *Result) judge() {
 		}
 	}
 	r.Broken = append(r.Broken, judgeCalls(r.Calls, r.Windows, r.Examples, r.Previous, r.Plan.AnyGap)...)
-	all := r.growths()
-	r.Broken = append(r.Broken, flat(all)...)
-	if r.Plan.Soak && len(all) == 0 {
-		r.Broken = append(r.Broken, fmt.Sprintf("no process lived long enough for its resources to be judged: %d samples, the last that failed: %v", len(r.Samples), r.sampleErr))
+	r.Broken = append(r.Broken, flat(r.growths())...)
+	// A process that ends on its own, again and again, never lives long enough to be seen growing.
+	if judged, nodes := judgedNodes(r.Samples, r.Length), max(1, r.Nodes*len(r.Regions)); r.Plan.Soak && judged < nodes {
+		r.Broken = append(r.Broken, fmt.Sprintf("the processes of %d of %d nodes lived to the end and long enough for their resources to be judged: %d samples, the last that failed: %v",
+			judged, nodes, len(r.Samples), r.sampleErr))
 	}
 	if len(r.Windows) == 0 {
 		r.Broken = append(r.Broken, "no fault was tried")

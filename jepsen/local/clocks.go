@@ -73,8 +73,8 @@ func strikeWrong(ctx context.Context, n *Node, wrong string) (*Strike, error) {
 	}
 	return &Strike{What: "clock of " + n.Name + " " + wrong, heal: func(ctx context.Context) (string, error) {
 		now, err := n.logged(clockNotice)
-		if err == nil && now == before {
-			err = fmt.Errorf("%w: the log of %s does not say that its clock is wrong", errNoEffect, n.Name)
+		if err == nil {
+			err = checkLogged(n.Name, "its clock is wrong", before, now)
 		}
 		after, _ := n.logged("clock disagree")
 		return fmt.Sprintf("the node noticed %d jumps of its clock", after-noticed), errors.Join(err, n.setClock(ctx, ""))

@@ -360,8 +360,17 @@ func (c *Cluster) whole(ctx context.Context) error {
 	// A node that does not answer must not hold up the next look for long.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
+	if err := checkNodes(c.operator.Status(ctx), len(c.nodes), c.operator.Revision); err != nil {
+		return err
+	}
+	return checkCopies(c.operator.Ranges(), c.operator.Tables())
+}
+
+// checkNodes returns an error unless as many nodes as wanted are live and ready, and the operator
+// knows as much of the metadata as they do.
+func checkNodes(all []client.NodeStatus, wanted int, revision func() uint64) error {
 	live, newest := 0, uint64(0)
-	for _, s := range c.operator.Status(ctx) {
+	for _, s := range all {
 		newest = max(newest, s.Revision)
 		// The node that took its place is in the list, too, and a node that was removed does not count.
 		if s.Node.ReplacedBy != rhumb.NoNode || s.Node.Forgotten {
@@ -374,14 +383,14 @@ func (c *Cluster) whole(ctx context.Context) error {
 			live++
 		}
 	}
-	if live != len(c.nodes) {
-		return fmt.Errorf("%d of %d nodes are live and ready", live, len(c.nodes))
+	if live != wanted {
+		return fmt.Errorf("%d of %d nodes are live and ready", live, wanted)
 	}
 	// The operator may get its metadata from a node that was cut off a moment ago and does not know yet what happened meanwhile.
-	if own := c.operator.Revision(); own < newest {
+	if own := revision(); own < newest {
 		return fmt.Errorf("the operator knows revision %d of the metadata, and a node has %d", own, newest)
 	}
-	return checkCopies(c.operator.Ranges(), c.operator.Tables())
+	return nil
 }
 
 // checkCopies returns an error unless each range has as many copies as its table wants, all of them

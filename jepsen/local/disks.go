@@ -118,8 +118,8 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 		err := errors.Join(<-pulsed, n.ownDisk().Thaw())
 		stopGuard()
 		err = errors.Join(err, <-probed)
-		if err == nil && time.Duration(longest.Load()) < stalledLeast {
-			err = fmt.Errorf("%w: no write took longer than %v", errNoEffect, time.Duration(longest.Load()))
+		if err == nil {
+			err = checkStalled(time.Duration(longest.Load()))
 		}
 		return fmt.Sprintf("%d other writes took %v on average and %v at most", writes.Load(),
 			(time.Duration(sum.Load()) / time.Duration(writes.Load())).Round(time.Millisecond), time.Duration(longest.Load()).Round(time.Millisecond)), err
@@ -188,22 +188,8 @@ func (n *Node) fill(name string, left float64) error {
 // refusal returns why the stores of a node refuse writes, and an error if they do not.
 // A node that does not answer was stopped by its disk, which is an effect too.
 func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
-	id := c.identity(n).Node
 	// Only the node itself knows its stores.
-	for _, s := range c.operator.Status(ctx) {
-		if s.Node.ID != id {
-			continue
-		}
-		if s.Err != "" {
-			return "the node does not answer: " + s.Err, nil
-		}
-		for _, store := range s.Stores {
-			if store.Refuses != "" {
-				return "the node says: " + store.Refuses, nil
-			}
-		}
-	}
-	return "", fmt.Errorf("%w: the stores of %s refuse nothing", errNoEffect, n.Name)
+	return checkRefusal(n.Name, c.identity(n).Node, c.operator.Status(ctx))
 }
 
 // secondStore is the second directory of a node.
@@ -278,8 +264,8 @@ func strikeReadError(ctx context.Context, c *Cluster, random *rand.Rand) (*Strik
 	what := fmt.Sprintf("read-error %s, share %s, of a node that %s", n.Name, share, map[bool]string{true: "runs", false: "starts"}[runs])
 	return &Strike{What: what, heal: func(ctx context.Context) (string, error) {
 		after, err := n.logged(readNotice)
-		if err == nil && after == before {
-			err = fmt.Errorf("%w: the log of %s does not say that a read was refused", errNoEffect, n.Name)
+		if err == nil {
+			err = checkLogged(n.Name, "a read was refused", before, after)
 		}
 		if err := errors.Join(err, c.mendReads(ctx, n)); err != nil {
 			return "", err

@@ -95,7 +95,7 @@ func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.NodeIden
 	var lives []string
 	for n, old := range before {
 		now := c.identity(n)
-		for ; now.Node < old.Node || now.Node == old.Node && now.Boot <= old.Boot; now = c.identity(n) {
+		for ; !isLater(now, old); now = c.identity(n) {
 			if time.Now().After(deadline) {
 				return "", fmt.Errorf("%w: %s is still %s in life %d", errNoEffect, n.Name, old.Node, old.Boot)
 			}
@@ -195,8 +195,8 @@ func strikePause(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 	return &Strike{What: "pause " + n.Name, heal: func(ctx context.Context) (string, error) {
 		// State T in the list of processes is the evidence.
 		out, err := n.host.Run(ctx, "ps", "-C", "rhumb", "-o", "stat=")
-		if err == nil && !strings.Contains(out, "T") {
-			err = fmt.Errorf("%w: the state of the process is %q", errNoEffect, strings.TrimSpace(out))
+		if err == nil {
+			err = checkStopped(out)
 		}
 		return "the process was stopped", errors.Join(err, n.signal(ctx, "CONT"))
 	}}, nil

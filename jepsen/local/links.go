@@ -111,9 +111,8 @@ func (l links) count(ctx context.Context) (packets int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		// A host that dropped nothing had no cut link, and a run without faults proves nothing.
-		if here == 0 {
-			return 0, fmt.Errorf("%w: %s dropped no packet", errNoEffect, n.Name)
+		if err := checkDropped(n.Name, here); err != nil {
+			return 0, err
 		}
 		packets += here
 	}
@@ -266,8 +265,8 @@ func strikeFlap(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return &Strike{What: "flap " + n.Name, heal: func(context.Context) (string, error) {
 		stop()
 		err := <-done
-		if err == nil && packets == 0 {
-			err = fmt.Errorf("%w: no packet was dropped", errNoEffect)
+		if err == nil {
+			err = checkDropped("the hosts", packets)
 		}
 		return fmt.Sprintf("%d packets dropped", packets), err
 	}}, nil

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -192,11 +193,7 @@ func (k *counter) call(ctx context.Context, c *caller) {
 		return
 	}
 	n, _ := strconv.Atoi(text)
-	if n < least {
-		k.mu.Lock()
-		k.err = fmt.Errorf("a read returned %d after %d increments were acknowledged", n, least)
-		k.mu.Unlock()
-	}
+	k.sawCount(n, least)
 	cond := rhumb.Condition{Kind: rhumb.IfVersion, Version: version}
 	if version.IsZero() {
 		cond = rhumb.Condition{Kind: rhumb.IfAbsent}
@@ -212,16 +209,33 @@ func (k *counter) call(ctx context.Context, c *caller) {
 	}
 }
 
-// check compares the counter with the increments. Those of unknown outcome may be in it or not.
+// sawCount judges a read that began when least increments were acknowledged.
+func (k *counter) sawCount(n, least int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n < least && k.err == nil {
+		k.err = fmt.Errorf("a read returned %d after %d increments were acknowledged", n, least)
+	}
+}
+
+// judge compares the last count with the increments. Those of unknown outcome may be in it or not.
+func (k *counter) judge(text string) error {
+	n, _ := strconv.Atoi(text)
+	if k.err == nil && (n < k.acked || n > k.acked+k.open) {
+		return fmt.Errorf("the counter is %d after %d acknowledged and %d unknown increments", n, k.acked, k.open)
+	}
+	return k.err
+}
+
+// check reads the counter once more, when no fault and no caller is left.
 func (k *counter) check(ctx context.Context) Verdict {
-	v := Verdict{Operations: k.ops, Acknowledged: k.acked, Text: fmt.Sprintf("%d acknowledged, %d unknown", k.acked, k.open), Err: k.err}
+	v := Verdict{Operations: k.ops, Acknowledged: k.acked, Text: fmt.Sprintf("%d acknowledged, %d unknown", k.acked, k.open)}
 	text, _, err := k.e.finalText(ctx, "counter", k.e.region)
 	if err != nil {
-		v.Err = err
+		// A read that was wrong before stays wrong.
+		v.Err = errors.Join(k.err, err)
 		return v
 	}
-	if n, _ := strconv.Atoi(text); v.Err == nil && (n < k.acked || n > k.acked+k.open) {
-		v.Err = fmt.Errorf("the counter is %d after %d acknowledged and %d unknown increments", n, k.acked, k.open)
-	}
+	v.Err = k.judge(text)
 	return v
 }

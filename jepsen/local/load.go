@@ -99,6 +99,9 @@ type env struct {
 	// the previous release.
 	nodes    func() []*Node
 	previous bool
+	// finalText reads a name, and finalScan the whole table, until they are answered.
+	finalText func(ctx context.Context, name, home string) (text string, exists bool, err error)
+	finalScan func(ctx context.Context) ([]rhumb.Item, error)
 }
 
 // caller makes calls one after the other.
@@ -156,6 +159,11 @@ func (c *caller) get(ctx context.Context, name, home string) (text string, versi
 	at := c.record.now()
 	got, err := c.table.Get(ctx, []byte(name), client.GetOptions{Home: home})
 	c.record.addRead(at, err)
+	return textOf(got, err)
+}
+
+// textOf returns the text in the answer to a read. That there is none is an answer, too.
+func textOf(got client.Got, err error) (text string, version rhumb.Version, ok bool) {
 	if err != nil {
 		return "", rhumb.Version{}, rhumb.KindOf(err) == rhumb.NotFound
 	}
@@ -187,8 +195,8 @@ func eventually(ctx context.Context, f func() error) error {
 	}
 }
 
-// finalText reads a name until it is answered.
-func (e *env) finalText(ctx context.Context, name, home string) (text string, exists bool, err error) {
+// readText reads a name until it is answered.
+func (e *env) readText(ctx context.Context, name, home string) (text string, exists bool, err error) {
 	err = eventually(ctx, func() error {
 		got, err := e.tables[0].Get(ctx, []byte(name), client.GetOptions{Home: home})
 		if rhumb.KindOf(err) == rhumb.NotFound {
@@ -201,8 +209,8 @@ func (e *env) finalText(ctx context.Context, name, home string) (text string, ex
 	return text, exists, err
 }
 
-// finalScan reads a whole table until no page fails.
-func (e *env) finalScan(ctx context.Context) (items []rhumb.Item, err error) {
+// readAll reads a whole table until no page fails.
+func (e *env) readAll(ctx context.Context) (items []rhumb.Item, err error) {
 	err = eventually(ctx, func() error {
 		items = items[:0]
 		for item, err := range e.tables[0].Scan(ctx, client.ScanOptions{}) {
@@ -249,6 +257,7 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 		}
 		// Names without a home of their own live in the first region.
 		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0], nodes: c.Nodes, previous: c.cfg.Previous != ""}
+		e.finalText, e.finalScan = e.readText, e.readAll
 		for _, cl := range clients {
 			t, err := cl.Table(ctx, work.name)
 			if err != nil {

@@ -140,8 +140,8 @@ func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	return &Strike{What: fmt.Sprintf("replace %s %s", state, old.Name), heal: func(ctx context.Context) (string, error) {
 		err := c.orders(ctx, "node", "replace", from.String(), to.String())
 		count := c.copies(to)
-		if err == nil && count == 0 {
-			err = fmt.Errorf("%w: %s has no copy", errNoEffect, next.Name)
+		if err == nil {
+			err = checkHolds(next.Name, count)
 		}
 		return fmt.Sprintf("%s has %d copies", next.Name, count), errors.Join(err, c.dropNode(ctx, old))
 	}}, nil
@@ -177,8 +177,8 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	return &Strike{What: "upgrade " + n.Name, heal: func(ctx context.Context) (string, error) {
 		lived, err := c.awaitLife(ctx, before)
 		to := c.programOf(n)
-		if err == nil && to == from {
-			err = fmt.Errorf("%w: the program of %s is still %q", errNoEffect, n.Name, from)
+		if err == nil {
+			err = checkExchanged(n.Name, from, to)
 		}
 		return fmt.Sprintf("from %q to %q; %s", from, to, lived), err
 	}}, nil
@@ -281,8 +281,8 @@ func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike,
 		}
 		now, err := c.operator.Certificates(ctx)
 		after := authoritiesOf(&now)
-		if err == nil && slices.Equal(after, old) {
-			err = fmt.Errorf("%w: the certificates of the nodes are still of %v", errNoEffect, old)
+		if err == nil {
+			err = checkAuthorities(old, after)
 		}
 		return fmt.Sprintf("certificates of %v before, of %v now", old, after), err
 	}}, nil

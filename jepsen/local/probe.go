@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/rhumbdb/rhumb"
@@ -25,6 +26,14 @@ type probe struct {
 // probed holds the last number that was acknowledged and the last one that was
 // tried.
 type probed struct{ acked, tried int }
+
+// judge returns an error unless a key holds a number between the two.
+func (p probed) judge(name, text string) error {
+	if got, err := strconv.Atoi(text); err != nil || got < p.acked || got > p.tried {
+		return fmt.Errorf("%s holds %q, but %d was acknowledged and %d was the last try", name, text, p.acked, p.tried)
+	}
+	return nil
+}
 
 // newProbe starts the workload probe.
 func newProbe(e *env) script { return &probe{e: e, last: map[string]probed{}} }
@@ -69,10 +78,7 @@ func (p *probe) check(ctx context.Context) Verdict {
 			v.Err = err
 			return v
 		}
-		var got int
-		_, _ = fmt.Sscan(text, &got)
-		if got < state.acked || got > state.tried {
-			v.Err = fmt.Errorf("%s holds %d, but %d was acknowledged and %d was the last try", name, got, state.acked, state.tried)
+		if v.Err = state.judge(name, text); v.Err != nil {
 			return v
 		}
 	}

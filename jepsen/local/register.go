@@ -88,17 +88,25 @@ func (r *register) call(ctx context.Context, c *caller) {
 	got, err := c.client.Batch(ctx, op.Mutations, client.BatchOptions{Home: r.e.region})
 	r.e.record.add(op.Call, err)
 	op.Return = r.e.record.now()
-	switch kind := rhumb.KindOf(err); {
-	case err == nil && got.Applied:
-		op.Result, op.Outcome, op.Range = check.OK, got.Outcome, got.Receipt.Range
+	if op.Result = resultOf(err, err == nil && got.Applied); op.Result == check.OK {
+		op.Outcome, op.Range = got.Outcome, got.Receipt.Range
 		r.saw(c, name, got.Version)
-	case err == nil:
-		op.Result = check.Unchanged
-	case kind == rhumb.ConditionFailed:
-		op.Result = check.ConditionFailed
-	case kind.NotApplied():
-		op.Result = check.NotApplied
 	}
+}
+
+// resultOf returns the result of a write from its answer.
+func resultOf(err error, applied bool) check.Result {
+	switch kind := rhumb.KindOf(err); {
+	case err == nil && applied:
+		return check.OK
+	case err == nil:
+		return check.Unchanged
+	case kind == rhumb.ConditionFailed:
+		return check.ConditionFailed
+	case kind.NotApplied():
+		return check.NotApplied
+	}
+	return check.Unknown
 }
 
 // read reads a key and returns an error if it was not answered.
@@ -120,7 +128,7 @@ func (r *register) read(ctx context.Context, c *caller, name string) error {
 	return nil
 }
 
-// check searches an order of all operations that a single copy could have answered in. Each key is searched alone.
+// check reads each key once more and judges the history.
 func (r *register) check(ctx context.Context) Verdict {
 	// Each key is read once more, so that a lost write shows in the history.
 	last := &caller{index: callersPerWorkload, table: r.e.tables[0], client: r.e.clients[0], record: r.e.record}
@@ -129,6 +137,12 @@ func (r *register) check(ctx context.Context) Verdict {
 			return Verdict{Operations: len(r.history), Err: err}
 		}
 	}
+	return r.verdict()
+}
+
+// verdict searches an order of all operations that a single copy could have answered in. Each key
+// is searched alone.
+func (r *register) verdict() Verdict {
 	// Only answers name the range, but all operations on a key belong to the same one.
 	ranges := map[string]rhumb.RangeID{}
 	nameOf := func(op *check.Op) string {

@@ -158,7 +158,14 @@ func (c *Cluster) sample(ctx context.Context, n *Node) (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	s = Sample{Node: n.Name, Files: float64(len(files)), Memory: statusField(string(status), "VmRSS") / 1024, Threads: statusField(string(status), "Threads")}
+	s = Sample{Node: n.Name, Files: float64(len(files))}
+	if s.Memory, err = statusField(string(status), "VmRSS"); err != nil {
+		return s, err
+	}
+	s.Memory /= 1024 // the kernel counts in KiB
+	if s.Threads, err = statusField(string(status), "Threads"); err != nil {
+		return s, err
+	}
 	if s.Process, err = strconv.Atoi(filepath.Base(dir)); err != nil {
 		return s, err
 	}
@@ -251,21 +258,24 @@ func (c *Cluster) keepProfiles(ctx context.Context, dir string, at time.Duration
 // adminMost bounds a page of the admin port, in bytes.
 const adminMost = 16 << 20
 
-// statusField returns a number in /proc/PID/status.
-func statusField(text, name string) float64 {
-	// A field that a kernel lacks counts as zero, which cannot grow.
+// statusField returns a number in /proc/PID/status. A field that is missing is an error: a figure
+// that is always zero never grows.
+func statusField(text, name string) (float64, error) {
 	_, rest, _ := strings.Cut(text, "\n"+name+":")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
-		return 0
+		return 0, fmt.Errorf("the status of the process has no %s", name)
 	}
-	v, _ := strconv.ParseFloat(fields[0], 64)
-	return v
+	return strconv.ParseFloat(fields[0], 64)
 }
 
 // treeSize returns the size of the files in a folder, in MiB.
 func treeSize(dir string) (mib float64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		// A folder that cannot be read is not one whose data does not grow.
+		if err != nil && path == dir {
+			return err
+		}
 		// Files come and go while the node runs.
 		if err != nil || d.IsDir() {
 			return nil
@@ -310,6 +320,25 @@ func growths(samples []Sample, callsPerSecond float64) (out []growth) {
 		}
 	}
 	return out
+}
+
+// judgedNodes counts the nodes whose last process was there at the end of a run, which is its last
+// quarter, and lived long enough to be judged.
+func judgedNodes(samples []Sample, length time.Duration) (count int) {
+	last, lived := map[string]Sample{}, map[string]int{}
+	for _, s := range samples {
+		if last[s.Node].Process != s.Process {
+			lived[s.Node] = 0
+		}
+		lived[s.Node]++
+		last[s.Node] = s
+	}
+	for node, s := range last {
+		if s.At >= length-length/4 && lived[node] >= flatSamples {
+			count++
+		}
+	}
+	return count
 }
 
 // flat returns a line for each resource of a process that grows against the rule.

@@ -103,6 +103,12 @@ func (s *set) call(ctx context.Context, c *caller) {
 	s.set(name, unknown)
 	o := c.put(ctx, name, name, rhumb.Condition{Kind: rhumb.IfAbsent}, s.e.region)
 	s.set(name, o)
+	s.expect(name, prefix, o)
+}
+
+// expect notes that scans which begin later must have a name, if it was acknowledged and has the
+// present prefix.
+func (s *set) expect(name, prefix string, o outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o == acked && prefix == generationPrefix(s.generation) {
@@ -140,11 +146,16 @@ func (s *set) scan(ctx context.Context, c *caller) {
 		delete(want, opaque(item.Value))
 	}
 	c.record.addRead(at, nil)
+	s.scanned(at, want)
+}
+
+// scanned judges a scan that was answered without the names that are left of those it had to have.
+func (s *set) scanned(at time.Duration, left map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ops++
-	for name := range want {
-		s.scanErr = fmt.Errorf("a scan that began at %v lacks %d acknowledged names, %s among them", at, len(want), name)
+	for name := range left {
+		s.scanErr = fmt.Errorf("a scan that began at %v lacks %d acknowledged names, %s among them", at, len(left), name)
 		return
 	}
 }
@@ -304,13 +315,11 @@ func (s *create) checkName(ctx context.Context, name string, at *creation) error
 	// of them.
 	for _, w := range at.winners {
 		text, exists, err := s.e.finalText(ctx, name, w.home)
-		switch {
-		case err != nil:
+		if err == nil {
+			err = w.judge(name, text, exists)
+		}
+		if err != nil {
 			return err
-		case !exists:
-			return fmt.Errorf("%s was created by %s in %s and is lost", name, w.value, w.home)
-		case text != w.value:
-			return fmt.Errorf("%s was created by %s in %s and holds %s", name, w.value, w.home, text)
 		}
 	}
 	// A name without a winner may be there by a call of unknown outcome.
@@ -318,6 +327,22 @@ func (s *create) checkName(ctx context.Context, name string, at *creation) error
 	if err != nil {
 		return err
 	}
+	return at.judge(name, text, exists)
+}
+
+// judge returns an error unless the name of a winner holds its value, in the region of the winner.
+func (w *winner) judge(name, text string, exists bool) error {
+	switch {
+	case !exists:
+		return fmt.Errorf("%s was created by %s in %s and is lost", name, w.value, w.home)
+	case text != w.value:
+		return fmt.Errorf("%s was created by %s in %s and holds %s", name, w.value, w.home, text)
+	}
+	return nil
+}
+
+// judge returns an error if a name holds what nobody tried to write.
+func (at *creation) judge(name, text string, exists bool) error {
 	if _, tried := at.values[text]; exists && !tried {
 		return fmt.Errorf("%s holds %s, which nobody wrote", name, text)
 	}

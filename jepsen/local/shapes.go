@@ -111,9 +111,6 @@ func (l *shaped) heal(ctx context.Context) (evidence string, err error) {
 		err = errors.Join(err, failed)
 		passed, lost, overtaken = passed+done.passed, lost+done.lost, overtaken+done.overtaken
 	}
-	// A shape that met no packet, or lost none although it should, did nothing.
-	if passed == 0 || l.what.loss > 0 && lost == 0 || l.what.overtake > 0 && overtaken == 0 {
-		err = errors.Join(err, fmt.Errorf("%w: %d packets passed, %d were lost, %d overtook others", errNoEffect, passed, lost, overtaken))
-	}
+	err = errors.Join(err, l.what.checkPackets(passed, lost, overtaken))
 	return fmt.Sprintf("%d packets held, %d lost, %d overtook others", passed, lost, overtaken), err
 }

@@ -172,7 +172,14 @@ func (x *transactions) check(ctx context.Context) Verdict {
 		}
 		x.end(final, check.OK)
 	}
-	v := Verdict{Operations: len(x.history), Text: fmt.Sprintf("%d lists", groups*groupLists), Err: check.Lists(x.history)}
+	v := x.verdict()
+	v.Text = fmt.Sprintf("%d lists", groups*groupLists)
+	return v
+}
+
+// verdict judges the history.
+func (x *transactions) verdict() Verdict {
+	v := Verdict{Operations: len(x.history), Err: check.Lists(x.history)}
 	for _, one := range x.history {
 		if len(one.Appends) > 0 && one.Result == check.OK {
 			v.Acknowledged++

@@ -57,7 +57,9 @@ func TestViewJudge(t *testing.T) {
 		{"an older record in a newer version", []sharedView{view(1, 35, three), view(2, 29, two)}, "k went back from 3"},
 		{"a record that is gone", []sharedView{view(1, 5), view(2, 10, one), view(3, 9)}, "k went back from 1"},
 		{"the range left the node", []sharedView{view(2, 10, one), {Image: "one", Version: 3}}, ""},
-		{"an older cut", []sharedView{cut(2, 20, two), cut(3, 19, one)}, "went back"},
+		{"an older cut", []sharedView{cut(2, 20, two), cut(3, 19, one)}, "it went back from version"},
+		{"a number that was never sent", []sharedView{view(1, 5, sharedRecord{"k", "0", 5})}, "5 was the last try"},
+		{"no number", []sharedView{view(1, 5, sharedRecord{"k", "", 5})}, "5 was the last try"},
 	} {
 		judgeViews(t, tt.name, []viewWrite{{1, 10, home}, {2, 20, home}, {4, 40, home}}, tt.views, tt.want)
 	}
@@ -93,6 +95,41 @@ func judgeViews(t *testing.T, name string, writes []viewWrite, views []sharedVie
 		err := j.see("eu-1", v)
 		if last := i == len(views)-1; (err == nil) != (!last || want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s, view %d: %v, want %q", name, i+1, err, want)
+		}
+	}
+}
+
+// TestViewsVerdict guards that all views are judged at the end, and that a run without a closed cut
+// is not valid.
+func TestViewsVerdict(t *testing.T) {
+	in := rhumb.RangeID{Region: 1, Slot: 5}
+	newest := sharedView{Image: "one", Version: 1, Positions: []sharedPosition{{in, 20}}, Records: []sharedRecord{{"k", "1", 10}}}
+	closed, lost := newest, newest
+	closed.Closed, lost.Records = 20, nil
+	for _, tt := range []struct {
+		name  string
+		views []sharedView
+		want  string // part of the error; empty means valid
+	}{
+		{"views with a closed cut", []sharedView{newest, closed}, ""},
+		{"no closed cut", []sharedView{newest}, "no closed cut was seen"},
+		{"no view", nil, "no closed cut was seen"},
+		{"a view without a record", []sharedView{closed, lost}, "1 was written"},
+		{"a view without a record, before others that have it", []sharedView{lost, newest, closed}, "1 was written"},
+	} {
+		v := &views{e: &env{record: newRecord()}, judge: newViewJudge(), stop: func() {}}
+		v.judge.try("k", 1)
+		v.judge.ack("k", viewWrite{1, 10, in})
+		for _, view := range tt.views {
+			line, err := json.Marshal(sharedLine{View: &view})
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.add("eu-1", line)
+		}
+		verdict := v.check(t.Context())
+		if err := verdict.Err; (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || verdict.Operations != len(tt.views) {
+			t.Errorf("%s: %+v, want %q", tt.name, verdict, tt.want)
 		}
 	}
 }

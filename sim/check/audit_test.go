@@ -67,6 +67,46 @@ func TestAudit(t *testing.T) {
 			l.Entries[1].Requests[0].Writes[0].Value = record(t, "v", 9)
 			return l
 		}},
+		{"an entry at another place", "does not follow", OK, 2, 5, func(op *Op) Log {
+			l := chainOf(start(1), entryOf(op, 5))
+			l.Entries[1].Seq = 3
+			l.Entries[1].Seal(nil)
+			return l
+		}},
+		{"an entry that follows another one", "does not follow", OK, 2, 5, func(op *Op) Log {
+			l := chainOf(start(1), entryOf(op, 5))
+			l.Entries[1].Prev[0]++
+			l.Entries[1].Seal(nil)
+			return l
+		}},
+		{"an epoch begins at an old timestamp", "I7", Unknown, 0, 0, func(*Op) Log { return chainOf(start(5), start(5)) }},
+		{"two requests with one timestamp", "I7", Unknown, 0, 0, func(op *Op) Log { return chainOf(start(5), entryOf(op, 5)) }},
+		{"applied twice by one entry", "applied twice", OK, 2, 5, func(op *Op) Log {
+			e := entryOf(op, 5)
+			e.Requests = append(e.Requests, entryOf(op, 6).Requests...)
+			return chainOf(start(1), e)
+		}},
+		{"a name that was generated twice", "generated twice", Unknown, 0, 0, func(*Op) Log {
+			insert := func(hlc int) *entry.Entry {
+				return &entry.Entry{Requests: []entry.Request{{HLC: rhumb.Timestamp(hlc), Names: [][]byte{[]byte("n")}}}}
+			}
+			return chainOf(start(1), insert(5), insert(6))
+		}},
+		{"another key instead", "lacks key", OK, 2, 5, func(op *Op) Log {
+			e := entryOf(op, 5)
+			e.Requests[0].Writes[0].Name = []byte("l")
+			return chainOf(start(1), e)
+		}},
+		{"the key in another table", "lacks key", OK, 2, 5, func(op *Op) Log {
+			e := entryOf(op, 5)
+			e.Requests[0].Writes[0].Table++
+			return chainOf(start(1), e)
+		}},
+		{"lost by a range that was split off", "LOST", OK, 2, 5, func(*Op) Log {
+			l := chainOf(start(1))
+			l.Range.Slot, l.Root = 8, testRange
+			return l
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var h hist
@@ -77,6 +117,45 @@ func TestAudit(t *testing.T) {
 			wantErr(t, Audit(h.ops, []Log{tc.log(op)}), tc.bad)
 		})
 	}
+}
+
+// TestAuditSplit checks that the parts of a range may both have a request from before it was split,
+// and that neither applies one of the other again.
+func TestAuditSplit(t *testing.T) {
+	var h hist
+	v := record(t, "v", 1)
+	before := h.write(0, 10, OK, 5, put("k", v))
+	before.Outcome.Seq = 2
+	after := h.write(11, 20, OK, 6, put("k", v))
+	after.Outcome.Seq = 3
+	part := func(entries ...*entry.Entry) Log {
+		l := chainOf(entries...)
+		l.Range, l.Root = rhumb.RangeID{Region: 1, Slot: 8}, testRange
+		return l
+	}
+	for _, tc := range []struct {
+		name, bad string
+		logs      []Log
+	}{
+		{"once in all", "", []Log{chainOf(start(1), entryOf(before, 5), entryOf(after, 6)), part(start(1), entryOf(before, 5), start(7))}},
+		{"by the part", "", []Log{chainOf(start(1), entryOf(before, 5)), part(start(1), entryOf(before, 5), entryOf(after, 6))}},
+		{"by both", "before the range was split", []Log{chainOf(start(1), entryOf(before, 5), entryOf(after, 6)), part(start(1), entryOf(before, 5), start(6), entryOf(after, 7))}},
+		{"by neither", "LOST", []Log{chainOf(start(1), entryOf(before, 5)), part(start(1), entryOf(before, 5))}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { wantErr(t, Audit(h.ops, tc.logs), tc.bad) })
+	}
+}
+
+// TestReplayMerged checks that of the keys which two ranges have both written, the newest versions
+// count.
+func TestReplayMerged(t *testing.T) {
+	var h hist
+	old, next := record(t, "v", 1), record(t, "v", 2)
+	left := chainOf(start(1), entryOf(h.write(0, 1, OK, 5, put("a", old), put("b", old)), 5), entryOf(h.write(2, 3, OK, 9, put("b", next)), 9), start(10))
+	right := chainOf(start(1), entryOf(h.write(4, 5, OK, 7, put("a", next), put("b", old), put("c", old)), 7))
+	left.Merged = []Merged{{At: 4, Log: right}}
+	want := State{{1, "a"}: {version(7), next}, {1, "b"}: {version(9), next}, {1, "c"}: {version(7), old}}
+	wantErr(t, Replay(left).Equal(want), "")
 }
 
 func TestReplayAndDigest(t *testing.T) {
@@ -97,6 +176,12 @@ func TestReplayAndDigest(t *testing.T) {
 	}
 	wantErr(t, short.Equal(full), "the log has")
 	wantErr(t, full.Equal(State{}), "the log produces")
+	// A replica has the right version with another value, or the right value with another version.
+	key := StateKey{1, "a"}
+	for _, it := range []Item{{version(6), record(t, "v", 1)}, {version(7), record(t, "v", 2)}} {
+		again[key] = it
+		wantErr(t, again.Equal(full), "the log has")
+	}
 }
 
 // TestResolve checks that a write of unknown outcome takes its outcome from the log, so that an

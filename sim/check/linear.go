@@ -66,7 +66,7 @@ func Linearizable(history []*Op) error {
 		}
 	}
 	for _, key := range keys {
-		if err := linearizableKey(key, parts[key]); err != nil {
+		if err := linearizableKey(key, parts[key], porcupineWait); err != nil {
 			return err
 		}
 	}
@@ -89,8 +89,8 @@ func (o *Op) keyNames() []keyName {
 	return out
 }
 
-// linearizableKey checks the operations on one key.
-func linearizableKey(key keyName, parts []part) error {
+// linearizableKey checks the operations on one key, for at most a time.
+func linearizableKey(key keyName, parts []part, most time.Duration) error {
 	ops := make([]porcupine.Operation, len(parts))
 	for i, p := range parts {
 		end := p.op.Return
@@ -101,12 +101,12 @@ func linearizableKey(key keyName, parts []part) error {
 		}
 		ops[i] = porcupine.Operation{ClientId: p.op.Client, Input: p, Call: int64(p.op.Call), Return: int64(end)}
 	}
-	switch porcupine.CheckOperationsTimeout(model, ops, porcupineWait) {
+	switch porcupine.CheckOperationsTimeout(model, ops, most) {
 	case porcupine.Ok:
 		return nil
 	// A history that cannot be decided in time must not pass.
 	case porcupine.Unknown:
-		return fmt.Errorf("linearizability of key %s is undecided after %v and %d operations", key, porcupineWait, len(ops))
+		return fmt.Errorf("linearizability of key %s is undecided after %v and %d operations", key, most, len(ops))
 	}
 	return fmt.Errorf("key %s is not linearizable:\n%s", key, shortestFailure(parts, ops))
 }

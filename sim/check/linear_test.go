@@ -191,6 +191,64 @@ func TestLinearizable(t *testing.T) {
 			h.write(11, 20, OK, 6, rhumb.Mutation{Kind: rhumb.Delete, Name: []byte("k")})
 			h.read(21, 22, "k", 5, one)
 		}},
+		{"deleted, and read as an empty record", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", one))
+			h.write(11, 20, OK, 6, rhumb.Mutation{Kind: rhumb.Delete, Name: []byte("k")})
+			h.read(21, 22, "k", 6, nil)
+		}},
+		{"a version that changes without a write", "not linearizable", func(h *hist) {
+			h.write(0, -1, Unknown, 0, put("k", one))
+			h.read(11, 12, "k", 9, one)
+			h.read(13, 14, "k", 10, one)
+		}},
+		{"unknown write seen although its condition never held", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", one))
+			c := put("k", two)
+			c.Cond.Kind = rhumb.IfAbsent
+			h.write(11, -1, Unknown, 0, c)
+			h.read(21, 22, "k", 9, two)
+		}},
+		{"a later write has an older version", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 6, put("k", one))
+			h.write(11, 20, OK, 5, put("k", two))
+		}},
+		{"a later write has the same version", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 6, put("k", one))
+			h.write(11, 20, OK, 6, put("k", two))
+		}},
+		{"if-absent on a key that exists", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", one))
+			c := put("k", two)
+			c.Cond.Kind = rhumb.IfAbsent
+			h.write(11, 20, OK, 6, c).Outcome.Existed = []bool{true}
+		}},
+		{"if-present on a key that does not exist", "not linearizable", func(h *hist) {
+			c := put("k", one)
+			c.Cond.Kind = rhumb.IfPresent
+			h.write(0, 10, OK, 5, c)
+		}},
+		{"if-version on a key that was deleted", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", one))
+			h.write(11, 20, OK, 6, rhumb.Mutation{Kind: rhumb.Delete, Name: []byte("k")})
+			c := put("k", two)
+			c.Cond = rhumb.Condition{Kind: rhumb.IfVersion, Version: version(5)}
+			h.write(21, 30, OK, 7, c)
+		}},
+		{"if-newer on what is older", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", record(t, "s", 4)))
+			m := rhumb.Mutation{Kind: rhumb.Patch, Name: []byte("k"), Value: record(t, "s", 3), Cond: rhumb.Condition{Kind: rhumb.IfNewer, Fields: []string{"s"}}}
+			h.write(11, 20, OK, 6, m).Outcome.Existed = []bool{true}
+		}},
+		{"if-newer on what cannot be compared", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", []byte("no record")))
+			m := put("k", record(t, "s", 4))
+			m.Cond = rhumb.Condition{Kind: rhumb.IfNewer, Fields: []string{"s"}}
+			h.write(11, 20, OK, 6, m).Outcome.Existed = []bool{true}
+		}},
+		{"patch of what is no record", "not linearizable", func(h *hist) {
+			h.write(0, 10, OK, 5, put("k", []byte("no record")))
+			h.write(11, 20, OK, 6, rhumb.Mutation{Kind: rhumb.Patch, Name: []byte("k"), Value: record(t, "b", 2)}).Outcome.Existed = []bool{true}
+		}},
 		{"batch with a failed condition elsewhere", "", func(h *hist) {
 			a, b := put("a", one), put("b", one)
 			b.Cond.Kind = rhumb.IfPresent
@@ -216,6 +274,18 @@ func wantErr(t *testing.T, err error, part string) {
 	case part != "" && !strings.Contains(err.Error(), part):
 		t.Fatalf("got %v, want %q", err, part)
 	}
+}
+
+// TestUndecided checks that a history which cannot be decided in time does not pass.
+func TestUndecided(t *testing.T) {
+	var h hist
+	var parts []part
+	// Writes at the same time, and a read of what nobody wrote: every order would have to be tried.
+	for i := range 30 {
+		parts = append(parts, part{h.write(0, 10, Unknown, 0, put("k", record(t, "v", i))), 0})
+	}
+	parts = append(parts, part{h.read(11, 12, "k", 5, record(t, "v", 99)), 0})
+	wantErr(t, linearizableKey(keyName{testRange, 1, "k"}, parts, time.Millisecond), "undecided after 1ms")
 }
 
 // TestReportEndsAtTheFault checks that the report of a broken history ends at the operation that

@@ -80,6 +80,9 @@ func TestLists(t *testing.T) {
 		{"two orders", "incompatible order", []string{"1-9 +:a=1", "1-9 +:a=2", "1-9 r:a=1,2", "1-9 r:a=2"}},
 		{"twice", "twice", []string{"1-2 +:a=1", "3-4 r:a=1,1"}},
 		{"from nobody", "nobody appended", []string{"3-4 r:a=1"}},
+		{"appended by two", "the history is wrong", []string{"1-2 +:a=1", "3-4 +:a=1"}},
+		{"unknown and read before it was appended", "G1c-realtime", []string{"1-2 r:a=1", "3-4 ? +:a=1"}},
+		{"stale after the answer before last", "G-single-realtime", []string{"1-2 +:a=1", "1-3 r:b=", "4-5 r:a=", "6-7 r:a=1"}},
 	} {
 		err := Lists(parseLists(t, tt.history...))
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {

@@ -32,6 +32,20 @@ func TestRealTime(t *testing.T) {
 			h.write(0, 10, OK, 6, put("a", v))
 			h.read(11, 20, "b", 5, v)
 		}},
+		{"a later read of another key is stale", "greater log position", func(h *hist) {
+			h.read(0, 10, "a", 6, v)
+			h.read(11, 20, "b", 5, v)
+		}},
+		{"the greatest position counts, not the one that ended last", "greater log position", func(h *hist) {
+			h.write(0, 10, OK, 6, put("a", v))
+			h.write(5, 12, OK, 5, put("b", v))
+			h.read(13, 20, "b", 5, v)
+		}},
+		{"the greatest position counts, not the one that ended first", "greater log position", func(h *hist) {
+			h.write(0, 10, OK, 5, put("a", v))
+			h.write(11, 20, OK, 6, put("a", v))
+			h.read(21, 30, "b", 5, v)
+		}},
 		{"a read at the position of a write", "", func(h *hist) {
 			h.write(0, 10, OK, 6, put("a", v))
 			h.read(11, 20, "a", 6, v)
@@ -70,6 +84,7 @@ func TestAtomic(t *testing.T) {
 		{"one key written again", "", 5, 6},
 		{"half of it", "torn batch", 5, 4},
 		{"the other half", "torn batch", 3, 5},
+		{"one key written again, the other one without it", "torn batch", 6, 4},
 		{"a key deleted later", "", 5, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
