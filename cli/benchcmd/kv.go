@@ -233,6 +233,10 @@ func (bc *commands) measureOwn(ctx context.Context, cfg bench.KVConfig, replicas
 // printKV measures and prints the result.
 func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 	r, err := bench.RunKV(ctx, cfg)
+	if ctx.Err() != nil {
+		// Not the outcome of the write that was under way, which nobody asked for.
+		return rhumb.E(op, rhumb.Canceled, "interrupted: nothing was measured")
+	}
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
