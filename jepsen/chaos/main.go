@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,9 +26,17 @@ import (
 func main() {
 	// Hosts run this program as their first process.
 	hosts.TakeRole()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := command().ExecuteContext(ctx)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ends := &interrupts{all: cancel}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for range signals {
+			ends.next()
+		}
+	}()
+	err := command(ends).ExecuteContext(ctx)
 	code := local.ExitCode(err)
 	switch code {
 	case 0:
@@ -39,8 +48,39 @@ func main() {
 	os.Exit(code)
 }
 
+// interrupts is what Ctrl-C and SIGTERM end. A run of hours that is interrupted has seen much, so the
+// first one ends the faults only, and what was seen is judged. The next one ends everything.
+type interrupts struct {
+	all func() // ends everything
+
+	mu     sync.Mutex
+	faults func() // ends the faults; nil while there are none
+}
+
+// next ends the faults, or everything if there are none any more.
+func (i *interrupts) next() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.faults == nil {
+		i.all()
+		return
+	}
+	fmt.Fprintln(os.Stderr, "chaos: after the present fault, what was seen is judged; interrupt again to end at once")
+	i.faults()
+	i.faults = nil
+}
+
+// begin returns a channel that is closed by the next interrupt.
+func (i *interrupts) begin() <-chan struct{} {
+	enough := make(chan struct{})
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.faults = func() { close(enough) }
+	return enough
+}
+
 // command returns the command line.
-func command() *cobra.Command {
+func command(ends *interrupts) *cobra.Command {
 	var plan local.Plan
 	cfg := local.Config{Log: os.Stdout}
 	var dir, out string
@@ -61,7 +101,7 @@ func command() *cobra.Command {
 			if err := hosts.Supported(); err != nil {
 				return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 			}
-			return run(cmd.Context(), cfg, plan, trials, dir, out)
+			return run(cmd.Context(), ends, cfg, plan, trials, dir, out)
 		},
 	}
 	// This program copies itself to the hosts, and runs this command there.
@@ -96,7 +136,7 @@ func command() *cobra.Command {
 }
 
 // run runs the plan on a cluster of its own and writes the report. With trials, it measures.
-func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir, out string) (err error) {
+func run(ctx context.Context, ends *interrupts, cfg local.Config, plan local.Plan, trials int, dir, out string) (err error) {
 	var measured *local.Availability
 	if plan.Soak {
 		plan.Profiles = filepath.Join(out, "profiles")
@@ -145,7 +185,7 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir
 		measured.Print(os.Stdout)
 		return nil
 	}
-	result, err := local.Run(ctx, c, plan)
+	result, err := local.Run(ctx, c, plan, ends.begin())
 	if err != nil {
 		// The logs are the only trace of a run that could not be done.
 		return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))

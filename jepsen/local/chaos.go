@@ -143,9 +143,10 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 }
 
 // Run holds a load against the cluster, draws faults from the seed, heals each, and
-// checks what clients saw. An error means that the run could not be done; broken
+// checks what clients saw. If enough is closed, no further fault is drawn, and what was
+// seen until then is checked. An error means that the run could not be done; broken
 // promises are in Result.Broken.
-func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
+func Run(ctx context.Context, c *Cluster, p Plan, enough <-chan struct{}) (*Result, error) {
 	faults, err := p.chosen(c)
 	if err != nil {
 		return nil, err
@@ -169,6 +170,10 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	for record.now() < p.Duration {
 		if err := wait(ctx, calm); err != nil {
 			return nil, err
+		}
+		if isClosed(enough) {
+			c.Logf("no further fault: what was seen until now is judged")
+			break
 		}
 		f := faultDraws.next(random, record.now() > p.Duration/2)
 		// A long run has enough splits, which is no reason to call it not valid.
@@ -201,6 +206,16 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
 	return r, nil
+}
+
+// isClosed reports whether a channel to which nobody sends is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // draws decides which fault is next.
