@@ -63,6 +63,40 @@ func TestHeaderForm(t *testing.T) {
 	}
 }
 
+// TestHeaderOwnLog guards the fields of the STORE file of stores with a log of their own, in the formats of earlier builds and in the present one.
+func TestHeaderOwnLog(t *testing.T) {
+	base := header{pebbleFormat: 1, count: 1, store: rhumb.UUID{0x51}, boot: 9, flags: flagNodeLog, list: 7, stores: []rhumb.UUID{{0x51}}, nodeLog: true, logBoot: 0x0b}
+	for _, c := range []struct {
+		name   string
+		change func(h *header)
+		want   map[int]string
+		size   int
+		id     rhumb.UUID
+	}{
+		{"format 3", func(*header) {}, map[int]string{8: "00000003", 80: "0000000000000002", 96: "000000000000000b", 104: "51"}, 128, rhumb.UUID{0x51}},
+		{"format 4", func(h *header) { h.logKeeps = true }, map[int]string{8: "00000004", 80: "0000000000000002", 96: "000000000000000b", 104: "51"}, 128, rhumb.UUID{0x51}},
+		{"format 5", func(h *header) { h.logID = rhumb.UUID{0xd1} }, map[int]string{8: "00000005", 80: "0000000000000002", 96: "000000000000000b", 104: "d1", 120: "51"}, 144, rhumb.UUID{0xd1}},
+		{"format 5 with keys", func(h *header) { h.logID, h.logKeeps = rhumb.UUID{0xd1}, true }, map[int]string{8: "00000005", 80: "0000000000000006", 104: "d1", 120: "51"}, 144, rhumb.UUID{0xd1}},
+	} {
+		h := base
+		c.change(&h)
+		b := h.encode()
+		if len(b) != c.size {
+			t.Errorf("%s has %d bytes, want %d", c.name, len(b), c.size)
+			continue
+		}
+		for offset, want := range c.want {
+			if got := fmt.Sprintf("%x", b[offset:offset+len(want)/2]); got != want {
+				t.Errorf("%s, offset %d: %s, want %s", c.name, offset, got, want)
+			}
+		}
+		back, err := decodeHeader("STORE", b)
+		if err != nil || !reflect.DeepEqual(back, h) || back.ownLogID() != c.id {
+			t.Errorf("%s: decoded %+v, want %+v: %v", c.name, back, h, err)
+		}
+	}
+}
+
 // TestHeaderDamage guards that every flipped bit and every cut of a STORE file is noticed, and that
 // the error names file and offset.
 func TestHeaderDamage(t *testing.T) {

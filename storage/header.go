@@ -30,16 +30,20 @@ import (
 //	56      16   engine: the store id of the first store that the engine had
 //	72       8   boot: starts so far
 //	80       8   flags: 1 = was once opened without syncs (lossy); no build does that any more;
-//	             2 = the cluster version allows a log of its own
+//	             2 = the cluster version allows a log of its own; 4, in format 5 only: that log may hold
+//	             log records and results that the database lacks
 //	88       8   version of the list of stores: the list with the greatest one counts
-//	96       8   in formats 3 and 4: starts of the log so far
-//	96    16*n   the store ids of all stores of the engine; at 104 in formats 3 and 4
+//	96       8   in formats 3 to 5: starts of the log so far
+//	104     16   in format 5: id of the log
+//	96    16*n   the store ids of all stores of the engine; at 104 in formats 3 and 4, at 120 in format 5
 //	 …       8   xxh3-64 of all bytes before
 //
 // Format 1 ended after the flags. Format 3 is that of stores with a log of their own (package nodelog): an earlier build
 // would not see the batches in it. In format 4 the log also holds log records and results that the database lacks; a
-// clean stop goes back to format 3, because the database has everything then. Every format ends in the checksum of all bytes before it, so that
-// a binary can distinguish a newer format, which it does not know, from a damaged file.
+// clean stop goes back to format 3, because the database has everything then. The id of such a log is that of the store. In
+// format 5 each log has an id of its own, so that a copy of an earlier log of the store is not taken for the present one; a flag
+// distinguishes what formats 3 and 4 do. Every format ends in the checksum of all bytes before it, so that a binary can
+// distinguish a newer format, which it does not know, from a damaged file.
 const (
 	headerName   = "STORE"
 	headerMagic  = "RHUMBSTO"
@@ -47,9 +51,11 @@ const (
 	headerSize1  = 88 // of format 1, before the checksum
 	formatPlain  = 2  // of stores with the log of the database
 	formatOwnLog = 3  // of stores with a log of their own that holds nothing else
-	formatStore  = 4
+	formatKeeps  = 4  // of stores with a log of their own that does
+	formatStore  = 5  // of stores whose log has an id of its own
 	flagLossy    = 1
 	flagNodeLog  = 2
+	flagLogKeeps = 4 // in files of format 5, and never in header.flags
 	checksumSize = 8
 )
 
@@ -71,6 +77,16 @@ type header struct {
 	logBoot rhumb.BootSeq
 	// logKeeps is set if the log may hold log records and results that the database does not get from its main parts (keptTable).
 	logKeeps bool
+	// logID is the id of the log, and zero in formats 3 and 4. It is drawn for each log that is created.
+	logID rhumb.UUID
+}
+
+// ownLogID returns the id of the store's own log.
+func (h *header) ownLogID() rhumb.UUID {
+	if h.logID.IsZero() {
+		return h.store
+	}
+	return h.logID
 }
 
 // newUUID returns a random id.
@@ -82,12 +98,17 @@ func newUUID() (u rhumb.UUID) {
 // encode returns the file in the format that the content needs, whatever format h was read from. So the first
 // start of this build converts files of format 1.
 func (h *header) encode() []byte {
-	b := make([]byte, 0, headerFixed+8+len(h.stores)*len(h.store)+checksumSize)
+	b := make([]byte, 0, headerFixed+8+len(h.logID)+len(h.stores)*len(h.store)+checksumSize)
 	b = append(b, headerMagic...)
-	format := uint32(formatPlain)
+	format, flags := uint32(formatPlain), h.flags
 	switch {
-	case h.nodeLog && h.logKeeps:
+	case h.nodeLog && !h.logID.IsZero():
 		format = formatStore
+		if h.logKeeps {
+			flags |= flagLogKeeps
+		}
+	case h.nodeLog && h.logKeeps:
+		format = formatKeeps
 	case h.nodeLog:
 		format = formatOwnLog
 	}
@@ -100,10 +121,13 @@ func (h *header) encode() []byte {
 	b = append(b, h.store[:]...)
 	b = append(b, h.engine[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.boot))
-	b = binary.BigEndian.AppendUint64(b, h.flags)
+	b = binary.BigEndian.AppendUint64(b, flags)
 	b = binary.BigEndian.AppendUint64(b, h.list)
 	if h.nodeLog {
 		b = binary.BigEndian.AppendUint64(b, uint64(h.logBoot))
+	}
+	if format == formatStore {
+		b = append(b, h.logID[:]...)
 	}
 	for _, id := range h.stores {
 		b = append(b, id[:]...)
@@ -136,9 +160,12 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	// The length follows from the number of stores, so a file of another length was not written by
 	// any build.
 	fixed := headerFixed
-	h.logKeeps = format == formatStore
+	h.logKeeps = format == formatKeeps
 	if h.nodeLog = format >= formatOwnLog; h.nodeLog {
 		fixed += 8
+	}
+	if format == formatStore {
+		fixed += len(h.logID)
 	}
 	if format == 1 && n != headerSize1 || format > 1 && (n < fixed || n != fixed+16*int(binary.BigEndian.Uint16(b[38:]))) {
 		return h, bad(fmt.Sprintf("a file of format %d cannot have %d bytes", format, len(b)))
@@ -151,6 +178,11 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	copy(h.engine[:], b[56:])
 	h.boot = rhumb.BootSeq(binary.BigEndian.Uint64(b[72:]))
 	h.flags = binary.BigEndian.Uint64(b[80:])
+	if format == formatStore {
+		h.logKeeps = h.flags&flagLogKeeps != 0
+		h.flags &^= flagLogKeeps
+		copy(h.logID[:], b[headerFixed+8:])
+	}
 	// Format 1 has no list. planEngine writes one into every header of the engine.
 	if format > 1 {
 		h.list = binary.BigEndian.Uint64(b[88:])

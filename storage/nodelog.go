@@ -536,7 +536,7 @@ func (s *Store) logConfig(boot rhumb.BootSeq) nodelog.Config {
 		size = min(max(logBytesLeast, logPerMemTable*s.cfg.MemTableBytes), logBytesMax)
 	}
 	return nodelog.Config{
-		Dir: s.logDir(), FS: s.fs, ID: s.header.store, Boot: boot,
+		Dir: s.logDir(), FS: s.fs, ID: s.header.ownLogID(), Boot: boot,
 		Segments: logSegments, SegmentBytes: size / logSegments / nodelog.Sector * nodelog.Sector,
 	}
 }
@@ -544,6 +544,10 @@ func (s *Store) logConfig(boot rhumb.BootSeq) nodelog.Config {
 // prepareLog decides whether the store has a log of its own, and creates it if it is new. It is called before
 // the database is opened, which needs to know. Until openLog has recorded the log in the STORE file, the
 // directory is that of a store with Pebble's log.
+//
+// Each log that is created gets an id of its own, which is durable in the STORE file before the first record that counts. Numbers and boots of a log
+// begin again with it, so an earlier log of the store that somebody put back would look like the present one otherwise, and be applied to a database
+// of a later time.
 //
 // A new store may have a log of its own. Close takes it back if the store has become part of a cluster whose
 // version does not allow it.
@@ -561,12 +565,16 @@ func (s *Store) prepareLog() (own bool, err error) {
 	if err := removeAll(s.fs, s.logDir()); err != nil {
 		return false, err
 	}
+	id := newUUID()
 	if h.nodeLog {
-		// The boot is durable before the log is opened. Otherwise no STORE file names the log yet, and the
-		// next start creates it again.
-		if err := s.writeLogBoot(h.logBoot + 1); err != nil {
+		// The boot and the id are durable before the log exists: after a crash in between, the log is missing, and so is the database. Otherwise no
+		// STORE file names the log yet, and the next start creates it again.
+		if err := s.changeHeader(func(h *header) { h.logBoot, h.logID = h.logBoot+1, id }); err != nil {
 			return false, err
 		}
+	} else {
+		// replayLog writes it.
+		h.logID = id
 	}
 	cfg := s.logConfig(h.logBoot + 1)
 	if free, total, err := s.cfg.DiskFree(s.cfg.Dir); !h.nodeLog && err == nil &&
@@ -761,8 +769,8 @@ func (s *Store) changeHeader(change func(h *header)) error {
 // wrote them. Nothing says which ranges that concerns, so the database counts as damaged.
 //
 // The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the
-// set-aside files; the new log. A crash before the third step begins again, and after it finds a store that
-// gets its first log.
+// set-aside files; the new log; a STORE file with its id. A crash before the third step begins again, and after it finds
+// a store that gets its first log, with another id.
 func (s *Store) replaceLog(own *storeLog, cfg nodelog.Config, d *nodelog.Damage) (*nodelog.Log, error) {
 	folder, err := s.damagedFolder()
 	if err != nil {
@@ -785,14 +793,14 @@ func (s *Store) replaceLog(own *storeLog, cfg nodelog.Config, d *nodelog.Damage)
 	if err := own.settle(own.applied); err != nil {
 		return nil, err
 	}
-	if err := s.changeHeader(func(h *header) { h.nodeLog, h.logKeeps = false, false }); err != nil {
+	if err := s.changeHeader(func(h *header) { h.nodeLog, h.logKeeps, h.logID = false, false, newUUID() }); err != nil {
 		return nil, err
 	}
 	if err := s.setAside(s.logDir()); err != nil {
 		return nil, err
 	}
 	// The numbers of the new log begin again, and replayLog takes back the one in the tables.
-	cfg.Create, cfg.Synced, cfg.Trimmed = true, 0, 0
+	cfg.ID, cfg.Create, cfg.Synced, cfg.Trimmed = s.header.logID, true, 0, 0
 	return nodelog.Open(cfg)
 }
 
@@ -811,7 +819,7 @@ func (s *Store) abandonLog() error {
 // takeLogBack makes the directory that of a store with the log of the database, which the previous build
 // reads. The store is closed, and tables hold everything.
 func (s *Store) takeLogBack() error {
-	if err := s.changeHeader(func(h *header) { h.nodeLog, h.logKeeps, h.logBoot = false, false, 0 }); err != nil {
+	if err := s.changeHeader(func(h *header) { h.nodeLog, h.logKeeps, h.logBoot, h.logID = false, false, 0, rhumb.UUID{} }); err != nil {
 		return err
 	}
 	return removeAll(s.fs, s.logDir())

@@ -57,6 +57,12 @@ func (s *Store) recoverFiles() error {
 		return err
 	}
 	s.synced = state
+	// A missing end of the log would go unnoticed, so the store counts as one that misses it.
+	if f, err := s.header.lostSynced(s.fs, s.cfg.Dir, state, found); err != nil {
+		return err
+	} else if f != nil {
+		return s.addDamage(Damage{Fault: *f}, true)
+	}
 	if slot >= 0 {
 		// The other slot counts, and it is at most one sync older. So nothing is lost, and the
 		// store is not short.

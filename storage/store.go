@@ -120,7 +120,7 @@ func newStore(cfg Config) (*Store, error) {
 		s.rows.shardMax = cfg.RowsBytes / rowShards
 	}
 	s.names = nameCache{max: cfg.NamesBytes, reads: s.metrics.nameReads, walks: s.metrics.nameWalks, evictions: s.metrics.nameEvictions}
-	// The log's file system calls the one of reads, so that both see what the other one does not handle.
+	// The log's file system calls the one of reads, so that each handles the files that the other one passes on.
 	s.fs = newLogFS(&readFS{FS: cfg.FS, faults: cfg.ReadFaults, refused: s.readRefused}, s.syncTook)
 	return s, s.ownDir()
 }
@@ -304,13 +304,12 @@ func (s *Store) beginBoot() error {
 		// precedes it. The seal notices that, except when the manifest grew just before the crash.
 		// The store id is the first key that was ever written, so a database without it has lost
 		// its contents.
-		f := Fault{s.dataDir(), -1, "the database lacks the id of its store, which is written first, so it has lost its contents"}
-		return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{f}}
+		return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{*s.header.checkOwner(s.dataDir(), nil)}}
 	}
 	// The ids differ if data/ or the STORE file was copied from another directory. Neither then
 	// says which ranges the node promised to hold.
-	if ok && string(id) != string(s.header.store[:]) {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database belongs to store %x, but the STORE file to store %s; they come from different directories. Restore the directory whole", s.cfg.Dir, id, s.header.store)
+	if f := s.header.checkOwner(s.cfg.Dir, id); ok && f != nil {
+		return rhumb.E(op, rhumb.Corrupt, f.String())
 	}
 	// A new or emptied database gets the id before anything else.
 	if !ok {
@@ -347,19 +346,15 @@ func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) (rhumb.BootSeq, erro
 	s.headerMu.Lock()
 	defer s.headerMu.Unlock()
 	local := s.Local(SpaceStore)
-	stored, ok, err := local.Get([]byte(localBoot))
+	stored, _, err := local.Get([]byte(localBoot))
 	if err != nil {
 		return 0, err
 	}
-	var boot uint64
-	if ok && len(stored) == 8 {
-		boot = binary.BigEndian.Uint64(stored)
-	}
-	if boot < uint64(s.header.boot) {
+	boot := decodeBoot(stored)
+	if f := s.header.checkBoot(s.dataDir(), boot); f != nil {
 		// A store that is short already has lost its boot sequence for a reason on record.
 		if !s.Short() {
-			f := Fault{s.dataDir(), -1, fmt.Sprintf("the database has boot sequence %d, the STORE file %d: the database was rolled back, or has lost its end", boot, s.header.boot)}
-			if err := s.addDamage(Damage{Fault: f}, true); err != nil {
+			if err := s.addDamage(Damage{Fault: *f}, true); err != nil {
 				return 0, err
 			}
 		}
@@ -375,6 +370,35 @@ func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) (rhumb.BootSeq, erro
 	h := s.header
 	s.mu.Unlock()
 	return h.boot, writeHeader(s.fs, s.cfg.Dir, &h)
+}
+
+// decodeBoot returns the boot sequence in the value of localBoot. A value of another form, or none, counts as 0.
+func decodeBoot(value []byte) uint64 {
+	if len(value) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(value)
+}
+
+// checkBoot returns the fault of a database with a lower boot sequence than its STORE file, or nil. dir is the directory of
+// the database.
+func (h *header) checkBoot(dir string, boot uint64) *Fault {
+	if boot >= uint64(h.boot) {
+		return nil
+	}
+	return &Fault{dir, -1, fmt.Sprintf("the database has boot sequence %d, the STORE file %d: the database was rolled back, or has lost its end", boot, h.boot)}
+}
+
+// checkOwner returns the fault of a database that does not hold the id of its store, or that of another store, or nil. dir is
+// the directory of the database.
+func (h *header) checkOwner(dir string, id []byte) *Fault {
+	switch {
+	case id == nil:
+		return &Fault{dir, -1, "the database lacks the id of its store, which is written first, so it has lost its contents"}
+	case string(id) != string(h.store[:]):
+		return &Fault{dir, -1, fmt.Sprintf("the database belongs to store %x, but the STORE file to store %s; they come from different directories. Restore the directory whole", id, h.store)}
+	}
+	return nil
 }
 
 // Close releases the directory. The caller has synced or dropped all batches. Close seals the

@@ -104,6 +104,27 @@ func readSynced(fsys vfs.FS, dir string) (st syncedState, found bool, fault int6
 	return st, true, fault, nil
 }
 
+// lostSynced returns the fault of a SYNCED file that has no intact slot, or does not exist, although the store needs it;
+// nil if the file is as it should be. A log of the store's own that keeps keys was opened after both slots were durable, and
+// without them the end of that log could be missing unnoticed.
+func (h *header) lostSynced(fsys vfs.FS, dir string, st syncedState, found bool) (*Fault, error) {
+	if !h.nodeLog || !h.logKeeps || st.generation > 0 {
+		return nil, nil
+	}
+	// A database that was set aside took the file with it. The file is durable again before the next database exists.
+	data := fsys.PathJoin(dir, dataName)
+	if _, err := fsys.Stat(data); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, ioError("storage.Open", data, err)
+	}
+	what := "the file is missing"
+	if found {
+		what = "the file has no intact slot"
+	}
+	return &Fault{fsys.PathJoin(dir, syncedName), -1, what + ", so nothing says how far the log of the store was synced"}, nil
+}
+
 // syncedFile is the SYNCED file of an open store.
 type syncedFile struct {
 	mu     sync.Mutex // guards all below

@@ -65,7 +65,11 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 		return v.report, ioError(op, v.dir, err)
 	}
 	v.checkDatabase()
-	return v.report, ioError(op, v.dir, v.checkOwnLog())
+	if err := v.checkOwnLog(); err != nil {
+		return v.report, ioError(op, v.dir, err)
+	}
+	// The log was read before, because its damage explains missing keys of the database.
+	return v.report, ioError(op, v.dir, v.checkOrigin())
 }
 
 // verifier collects the report of one call of Verify.
@@ -80,6 +84,12 @@ type verifier struct {
 	// applied and copied are the records of the store's own log up to which the tables hold main
 	// parts, and everything.
 	applied, copied nodelog.Number
+	// opened is set if the database could be read. id and boot are the values of localStore and localBoot in it, with the
+	// records that the tables lack.
+	opened   bool
+	id, boot []byte
+	// lost is set if a log has lost records.
+	lost bool
 }
 
 // addFault adds a fault to the report.
@@ -142,7 +152,12 @@ func (v *verifier) checkLogs() error {
 	if found {
 		v.report.Files++
 	}
-	if slot >= 0 {
+	switch f, err := v.header.lostSynced(v.fs, v.dir, state, found); {
+	case err != nil:
+		return err
+	case f != nil:
+		v.addLoss(*f)
+	case slot >= 0:
 		v.addFault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
 	}
 	if v.synced = state; v.header.nodeLog {
@@ -152,13 +167,51 @@ func (v *verifier) checkLogs() error {
 	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
 	// A clean seal lists the logs itself.
 	if f := check.missingLog(); f != nil && !v.sealed.clean {
-		v.addFault(f.File, f.Offset, f.What)
+		v.addLoss(*f)
 	}
 	at, verdict, err := check.run()
 	if err == nil && verdict.what == logDamaged {
-		v.addFault(logs[at].path, verdict.at, verdict.why)
+		v.addLoss(Fault{logs[at].path, verdict.at, verdict.why})
 	}
 	return err
+}
+
+// addLoss adds a fault by which a log has lost records.
+func (v *verifier) addLoss(f Fault) {
+	v.addFault(f.File, f.Offset, f.What)
+	v.lost = true
+}
+
+// checkOrigin compares the database with the STORE file, as beginBoot does. A database of an earlier time, or of another store, is readable and
+// looks whole.
+func (v *verifier) checkOrigin() error {
+	path := v.fs.PathJoin(v.dir, damageName)
+	b, err := readFile(v.fs, path)
+	var recorded damageState
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	} else if err == nil {
+		if recorded, err = decodeDamage(path, b); err != nil {
+			v.addFault(path, -1, err.Error())
+		}
+		v.report.Files++
+		err = nil
+	}
+	// No start has finished with boot 0, and a STORE file that cannot be read says nothing.
+	if err != nil || !v.opened || v.header.boot == 0 {
+		return err
+	}
+	dir := v.fs.PathJoin(v.dir, dataName)
+	// A start looks for no cause that is on record already, or that it has found in the log.
+	explained := recorded.Short || v.lost
+	if f := v.header.checkOwner(dir, v.id); f != nil && !(explained && v.id == nil) {
+		v.addFault(f.File, f.Offset, f.What)
+		return nil
+	}
+	if f := v.header.checkBoot(dir, decodeBoot(v.boot)); f != nil && !explained {
+		v.addFault(f.File, f.Offset, f.What)
+	}
+	return nil
 }
 
 // checkOwnLog looks for damage in a log of the store's own, and in the form of the records that tables do not hold yet. Whether they fit to the ranges,
@@ -167,7 +220,7 @@ func (v *verifier) checkOwnLog() error {
 	if !v.header.nodeLog {
 		return nil
 	}
-	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied, Synced: v.header.logSynced(v.synced, v.applied)}
+	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.ownLogID(), Trimmed: v.copied, Synced: v.header.logSynced(v.synced, v.applied)}
 	names, err := v.fs.List(cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -182,6 +235,7 @@ func (v *verifier) checkOwnLog() error {
 	})
 	if d := (*nodelog.Damage)(nil); errors.As(err, &d) {
 		v.addFault(d.File, d.Offset, d.What)
+		v.lost = v.lost || d.Lost
 		return nil
 	}
 	return err
@@ -225,7 +279,7 @@ func (v *verifier) aheadOf(s *Store, db *pebble.DB, applied nodelog.Number) pebb
 	}
 	s.kept = newKeptTable()
 	// Of a store of the build before, tables may hold records that the log has lost. A start takes all records that the log has.
-	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied}
+	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.ownLogID(), Trimmed: v.copied}
 	view := db.NewIndexedBatch()
 	_ = nodelog.Read(cfg, func(r nodelog.Record) error {
 		main, kept, err := splitParts(r.Payload)
@@ -349,6 +403,12 @@ func (v *verifier) checkDatabase() {
 	}
 	v.applied, v.copied = applied, copied
 	s.ahead = v.aheadOf(s, db, applied)
+	v.id, err = localValue(s.ahead, localStore)
+	if err == nil {
+		v.boot, err = localValue(s.ahead, localBoot)
+	}
+	// checkKeys meets the damage of a block that cannot be read.
+	v.opened = err == nil
 	if err := v.checkKeys(s.ahead); err != nil {
 		f := faultOf(dir, err)
 		v.addFault(f.File, f.Offset, f.What)
@@ -378,6 +438,19 @@ func (v *verifier) checkDatabase() {
 			v.addFault(dir, -1, err.Error())
 		}
 	}
+}
+
+// localValue returns the value of a key of SpaceStore, or nil if there is none.
+func localValue(db pebble.Reader, key string) ([]byte, error) {
+	value, closer, err := db.Get(keys.AppendLocal(nil, SpaceStore, []byte(key)))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The copy is never nil, so that an empty value differs from none.
+	return append([]byte{}, value...), closer.Close()
 }
 
 // checkKeys reads every key and checks the form of keys and values.

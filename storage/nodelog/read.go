@@ -72,7 +72,7 @@ func Newest(cfg Config) (newest Extent, err error) {
 		if err != nil {
 			return newest, err
 		}
-		// An ID other than that of cfg is no reason to stop.
+		// A segment of a log with another ID is read too.
 		if h.count == 0 {
 			return newest, bad
 		}
@@ -137,8 +137,8 @@ func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, 
 	size := int64(0)
 	if err == nil {
 		size = info.Size()
-		// The size of a file that is no segment must not decide how much memory is taken. The first sector
-		// says what the file is.
+		// The size of a foreign file must not decide how much memory is taken. The first sector identifies the
+		// file.
 		n := size
 		if n > SegmentBytesMax {
 			n = Sector

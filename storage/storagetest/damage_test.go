@@ -310,9 +310,13 @@ func missingFiles(t *testing.T, own bool) {
 }
 
 // TestRolledBack puts an older copy of the database under a newer STORE file, as a restored disk
-// image has it. The store must be short until its host confirms a new life.
-func TestRolledBack(t *testing.T) {
-	w := storagetest.NewWorld(t, storagetest.Seed(t, 4)).Start()
+// image has it. Verify must say so, and the store must be short until its host confirms a new life.
+func TestRolledBack(t *testing.T) { eachLog(t, rolledBack) }
+
+func rolledBack(t *testing.T, own bool) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 4))
+	w.OwnLog = own
+	w.Start()
 	build(w)
 	w.Cut(0)
 	old := clone(w.Mem)
@@ -325,12 +329,24 @@ func TestRolledBack(t *testing.T) {
 	}
 	w.Mem = old
 	w.Damage(header, func([]byte) []byte { return newer })
+	rep, err := storage.Verify(storagetest.Dir, w.Mem)
+	if err != nil || len(rep.Faults) != 1 || !strings.Contains(rep.Faults[0].What, "rolled back") {
+		t.Errorf("verify: %v, %v; want one fault of a database that was rolled back", err, rep.Faults)
+	}
 	boot := w.Start().Store.Identity().Boot
+	if found := w.Store.Damage(); len(found) != 1 || found[0].Fault != rep.Faults[0] {
+		t.Errorf("the start reports %v, and verify %v", found, rep.Faults)
+	}
 	for range 2 {
 		if !w.Store.Short() || len(w.Store.Damage()) != 1 || !strings.Contains(w.Store.Damage()[0].What, "rolled back") {
 			t.Fatalf("a database older than its STORE file: short %v, %v", w.Store.Short(), w.Store.Damage())
 		}
-		w.Restart()
+		w.Stop()
+		// The cause is on record, so neither a start nor Verify reports it again.
+		if rep, err := storage.Verify(storagetest.Dir, w.Mem); err != nil || len(rep.Faults) > 0 {
+			t.Errorf("verify of a store that is short: %v, %v", err, rep.Faults)
+		}
+		w.Start()
 	}
 	if err := w.Store.ClearShort(); err != nil {
 		t.Fatal(err)
@@ -338,6 +354,29 @@ func TestRolledBack(t *testing.T) {
 	w.Restart()
 	if w.Store.Short() || len(w.Store.Damage()) != 1 || w.Store.Identity().Boot != boot+3 {
 		t.Errorf("after a new life: short %v, %v, boot %d", w.Store.Short(), w.Store.Damage(), w.Store.Identity().Boot)
+	}
+}
+
+// TestForeignDatabase puts the STORE file of another store over a database: Verify must report it, and a start refuses it.
+func TestForeignDatabase(t *testing.T) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 4)).Start()
+	w.Stop()
+	good := w.Mem
+	w.Mem = vfs.NewCrashableMem()
+	w.Start().Stop()
+	header := storagetest.Dir + "/STORE"
+	other, err := storagetest.ReadFile(w.Mem, header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Mem = good
+	w.Damage(header, func([]byte) []byte { return other })
+	rep, err := storage.Verify(storagetest.Dir, w.Mem)
+	if err != nil || len(rep.Faults) != 1 || !strings.Contains(rep.Faults[0].What, "belongs to store") {
+		t.Errorf("verify: %v, %v; want one fault of a database of another store", err, rep.Faults)
+	}
+	if err := w.Open(); rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), "belongs to store") {
+		t.Errorf("open: %v, want corrupt", err)
 	}
 }
 

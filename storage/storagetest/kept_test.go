@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/zeebo/xxh3"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -20,14 +21,41 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// storeFormat returns the format in the STORE file.
-func storeFormat(t *testing.T, w *storagetest.World) uint32 {
+// storeFile returns the STORE file of a store with a log of its own: its format, whether its log may hold keys that the database lacks, and the id and
+// the next boot of the log.
+func storeFile(t *testing.T, fs vfs.FS) (format uint32, keeps bool, log rhumb.UUID, boot rhumb.BootSeq) {
 	t.Helper()
-	b, err := storagetest.ReadFile(w.Mem, path.Join(storagetest.Dir, "STORE"))
-	if err != nil || len(b) < 12 {
-		t.Fatalf("STORE: %v", err)
+	b, err := storagetest.ReadFile(fs, path.Join(storagetest.Dir, "STORE"))
+	if err != nil || len(b) < 120 {
+		t.Fatalf("STORE has %d bytes: %v", len(b), err)
 	}
-	return binary.BigEndian.Uint32(b[8:])
+	format, boot = binary.BigEndian.Uint32(b[8:]), rhumb.BootSeq(binary.BigEndian.Uint64(b[96:])+1)
+	if format < 5 {
+		return format, format == 4, rhumb.UUID(b[40:56]), boot
+	}
+	return format, b[87]&4 != 0, rhumb.UUID(b[104:120]), boot
+}
+
+// makeFormer turns a stopped store into one of an earlier build: the format is 3, and a new log has the id of the store.
+func makeFormer(t *testing.T, w *storagetest.World) *nodelog.Log {
+	t.Helper()
+	w.Damage(path.Join(storagetest.Dir, "STORE"), func(b []byte) []byte {
+		binary.BigEndian.PutUint32(b[8:], 3)
+		b[87] &^= 4
+		b = slices.Delete(b[:len(b)-8], 104, 120)
+		return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
+	})
+	dir := path.Join(storagetest.Dir, "log")
+	_, _, id, boot := storeFile(t, w.Mem)
+	// SYNCED holds a number of the log before. A store that was stopped can do without it.
+	if err := errors.Join(w.Mem.RemoveAll(dir), w.Mem.Remove(path.Join(storagetest.Dir, "SYNCED"))); err != nil {
+		t.Fatal(err)
+	}
+	log, err := nodelog.Open(nodelog.Config{Dir: dir, FS: w.Mem, ID: id, Boot: boot, Create: true, Segments: 6, SegmentBytes: storagetest.LogBytes / 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
 }
 
 // inDatabase returns how many log records and results the database of a stopped store has.
@@ -103,16 +131,16 @@ func TestKeptInOwnLog(t *testing.T) {
 			t.Errorf("%v keys were copied to the database, and %v bytes are in the log alone", n, keptBytes(t, w.Store))
 		}
 	}
-	if f := storeFormat(t, w); f != 4 {
-		t.Errorf("a store that needs its log has format %d, want 4", f)
+	if f, keeps, _, _ := storeFile(t, w.Mem); f != 5 || !keeps {
+		t.Errorf("a store that needs its log has format %d, flag %v, want 5 and true", f, keeps)
 	}
 	before := clone(w.Mem)
 	w.Stop()
 	if records, results := inDatabase(t, w.Mem); records != 40 || results != 40 {
 		t.Errorf("after a stop the database has %d log records and %d results, want 40", records, results)
 	}
-	if f := storeFormat(t, w); f != 3 {
-		t.Errorf("a store that was stopped has format %d, want 3", f)
+	if f, keeps, _, _ := storeFile(t, w.Mem); f != 5 || keeps {
+		t.Errorf("a store that was stopped has format %d, flag %v, want 5 and false", f, keeps)
 	}
 	if records, results := inDatabase(t, before); records+results > 0 {
 		t.Errorf("before the stop the database had %d log records and %d results: the test shows little", records, results)
@@ -272,10 +300,7 @@ func TestFormerLog(t *testing.T) {
 			l := w.Create(storagetest.R)
 			w.Append(l, storagetest.Put("a", "1"))
 			w.Stop()
-			header, err := storagetest.ReadFile(w.Mem, path.Join(storagetest.Dir, "STORE"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			log := makeFormer(t, w)
 			db, err := storagetest.OpenDatabase(w.Mem, storagetest.Dir)
 			if err != nil {
 				t.Fatal(err)
@@ -285,16 +310,14 @@ func TestFormerLog(t *testing.T) {
 			if err := b.Set(key, []byte("v"), nil); err != nil {
 				t.Fatal(err)
 			}
-			log, err := nodelog.Open(nodelog.Config{
-				Dir: path.Join(storagetest.Dir, "log"), FS: w.Mem, ID: rhumb.UUID(header[40:56]), Boot: rhumb.BootSeq(binary.BigEndian.Uint64(header[96:]) + 1),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			applied, number := keys.AppendLocal(nil, storage.SpaceStore, []byte("applied")), binary.BigEndian.AppendUint64(nil, uint64(log.Last())+ahead)
 			if ahead == 0 {
-				_, err = log.Append(b.Repr())
+				err = db.Set(applied, number, pebble.Sync)
+				if err == nil {
+					_, err = log.Append(b.Repr())
+				}
 			} else {
-				err = b.Set(keys.AppendLocal(nil, storage.SpaceStore, []byte("applied")), binary.BigEndian.AppendUint64(nil, uint64(log.Last())+ahead), nil)
+				err = b.Set(applied, number, nil)
 				if err == nil {
 					err = db.Apply(b, pebble.Sync)
 				}
@@ -320,7 +343,7 @@ func TestFormerLog(t *testing.T) {
 					t.Errorf("the batch of the build before is %q, %v, %v", v, ok, err)
 				}
 			}
-			if f := storeFormat(t, w); f != 4 {
+			if f, _, _, _ := storeFile(t, w.Mem); f != 4 {
 				t.Errorf("the store has format %d, want 4", f)
 			}
 		})
@@ -342,14 +365,9 @@ func TestVerifyLogAlone(t *testing.T) {
 	if err != nil || len(rep.Faults) > 0 || rep.Versions != 3 || rep.Ranges != 1 {
 		t.Errorf("verify: %v, %+v; want 3 versions in 1 range", err, rep)
 	}
-	header, err := storagetest.ReadFile(w.Mem, path.Join(storagetest.Dir, "STORE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, _, id, boot := storeFile(t, w.Mem)
 	damaged := clone(w.Mem)
-	log, err := nodelog.Open(nodelog.Config{
-		Dir: path.Join(storagetest.Dir, "log"), FS: damaged, ID: rhumb.UUID(header[40:56]), Boot: rhumb.BootSeq(binary.BigEndian.Uint64(header[96:]) + 1),
-	})
+	log, err := nodelog.Open(nodelog.Config{Dir: path.Join(storagetest.Dir, "log"), FS: damaged, ID: id, Boot: boot})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,4 +424,80 @@ func TestVerifyLogBehindTables(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(rep.Faults, func(f storage.Fault) bool { return strings.Contains(f.File, "/log") }) {
 		t.Errorf("verify: %v, %v; want a fault of the log", err, rep.Faults)
 	}
+}
+
+// TestLostSynced loses the SYNCED file of a store whose log keeps keys, and the end of that log: writes that were reported as synced are gone, and
+// nothing else says that there were any. Verify must report it, and the store must be short. After a clean stop the file is not needed.
+func TestLostSynced(t *testing.T) {
+	synced := path.Join(storagetest.Dir, "SYNCED")
+	for _, c := range []struct {
+		name, want string
+		stopped    bool
+		lose       func(w *storagetest.World) error
+	}{
+		{"missing", "is missing", false, func(w *storagetest.World) error { return w.Mem.Remove(synced) }},
+		{"empty", "no intact slot", false, func(w *storagetest.World) error {
+			w.Damage(synced, func([]byte) []byte { return nil })
+			return nil
+		}},
+		{"zeros", "no intact slot", false, func(w *storagetest.World) error {
+			w.Damage(synced, func(b []byte) []byte { return make([]byte, len(b)) })
+			return nil
+		}},
+		{"missing after a clean stop", "", true, func(w *storagetest.World) error { return w.Mem.Remove(synced) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := ownWorld(t, 45)
+			l := w.Create(storagetest.R)
+			w.Append(l, storagetest.Put("a", "1"))
+			w.Append(l, storagetest.Put("b", "2"))
+			if c.stopped {
+				w.Stop()
+			} else {
+				w.Cut(0)
+				end, err := nodelog.Newest(nodelog.Config{Dir: path.Join(storagetest.Dir, "log"), FS: w.Mem})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.Damage(end.Path, func(b []byte) []byte {
+					clear(b[end.To-512 : end.To])
+					return b
+				})
+			}
+			if err := c.lose(w); err != nil {
+				t.Fatal(err)
+			}
+			rep, err := storage.Verify(storagetest.Dir, w.Mem)
+			found := slices.ContainsFunc(rep.Faults, func(f storage.Fault) bool { return f.File == synced && strings.Contains(f.What, c.want) })
+			if err != nil || found == c.stopped {
+				t.Errorf("verify: %v, %v; want a fault with %q", err, rep.Faults, c.want)
+			}
+			for range 2 {
+				o := serves(w, []*storagetest.Log{l})
+				if o.err != nil || o.short == c.stopped || o.named(synced) == c.stopped || len(o.damages) > 1 {
+					t.Errorf("%v, short %v, %v", o.err, o.short, o.damages)
+				}
+			}
+		})
+	}
+}
+
+// TestOwnLogCreated ends the first start of a store with a log of its own at each of its operations, and loses power: the next start finds no damage,
+// and nothing that is missing.
+func TestOwnLogCreated(t *testing.T) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 47))
+	empty := w.Mem
+	failOpens(w, 400, 3, storage.Config{LogBytes: storagetest.LogBytes, OwnLog: true, DiskFree: plenty}, func(n int64, _ error) {
+		w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.Rand.IntN(101), RNG: w.Rand})
+		if rep, err := storage.Verify(storagetest.Dir, clone(w.Mem)); err == nil && slices.ContainsFunc(rep.Faults, func(f storage.Fault) bool { return strings.HasSuffix(f.File, "SYNCED") }) {
+			t.Fatalf("after operation %d failed, verify reports %v", n, rep.Faults)
+		}
+		w.Start()
+		l := w.Create(storagetest.R)
+		w.Append(l, storagetest.Put("a", "1"))
+		w.Crash(0)
+		checkLogs(t, w, l)
+		w.Stop()
+	})
+	w.Mem = empty
 }

@@ -3,7 +3,9 @@ package storagetest_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,6 +96,7 @@ func TestOwnLogReplaced(t *testing.T) {
 		return b
 	})
 	bad := w.Mem
+	before := segments(t, w)
 	failOpens(w, 400, 4, storage.Config{LogBytes: storagetest.LogBytes, OwnLog: true, DiskFree: plenty}, func(n int64, _ error) {
 		w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.Rand.IntN(101), RNG: w.Rand})
 		o := serves(w, logs)
@@ -108,8 +111,109 @@ func TestOwnLogReplaced(t *testing.T) {
 			t.Fatalf("after operation %d failed: %v", n, err)
 		}
 		w.Stop()
+		// Wherever the replacement ended, the new log is another one. A store that lost power without a log gets none before the cluster version allows it.
+		if f, _, _, _ := storeFile(t, w.Mem); f == 2 {
+			return
+		}
+		putBack(w, before)
+		if o := serves(w, append(logs, l)); o.err != nil || !o.namedAs("different times") {
+			t.Fatalf("after operation %d failed, with the log of before put back: %v, %v", n, o.err, o.damages)
+		}
 	})
 	w.Mem = bad
+}
+
+// segments returns the content of the log of a store.
+func segments(t *testing.T, w *storagetest.World) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	for _, f := range w.Files() {
+		if kind(f) != ".seg" {
+			continue
+		}
+		b, err := storagetest.ReadFile(w.Mem, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[f] = b
+	}
+	return out
+}
+
+// putBack replaces the log of a stopped store.
+func putBack(w *storagetest.World, log map[string][]byte) {
+	for _, f := range slices.Sorted(maps.Keys(log)) {
+		w.Damage(f, func([]byte) []byte { return log[f] })
+	}
+}
+
+// namedAs reports whether some damage on record has a text in its description.
+func (o *outcome) namedAs(what string) bool {
+	return slices.ContainsFunc(o.damages, func(d storage.Damage) bool { return strings.Contains(d.What, what) })
+}
+
+// TestOwnLogPutBack puts an older copy of a log back after the store has got another log, with fewer records. The older records must not be applied to
+// the newer database, and Verify and the start must report the same.
+func TestOwnLogPutBack(t *testing.T) {
+	segment := path.Join(storagetest.Dir, "log", "003.seg")
+	for _, c := range []struct {
+		name    string
+		replace func(w *storagetest.World) error // what makes the store create another log
+		former  bool
+		killed  bool // how the store ended before the old log is put back
+	}{
+		{"a segment was missing", func(w *storagetest.World) error { return w.Mem.Remove(segment) }, false, false},
+		{"a segment was missing, killed later", func(w *storagetest.World) error { return w.Mem.Remove(segment) }, false, true},
+		{"the log was missing", func(w *storagetest.World) error { return w.Mem.RemoveAll(path.Dir(segment)) }, false, false},
+		{"the database was missing", func(w *storagetest.World) error { return w.Mem.RemoveAll(path.Join(storagetest.Dir, "data")) }, false, false},
+		{"a log of an earlier build", func(w *storagetest.World) error { return w.Mem.Remove(segment) }, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := ownWorld(t, 49)
+			if c.former {
+				w.Stop()
+				if err := errors.Join(makeFormer(t, w).Close(), w.Mem.Remove(path.Join(storagetest.Dir, "SEAL"))); err != nil {
+					t.Fatal(err)
+				}
+				w.Start()
+			}
+			l := w.Create(storagetest.R)
+			for i := range 20 {
+				w.Append(l, storagetest.Put(fmt.Sprint("key", i), "old"))
+			}
+			w.Cut(100)
+			old := segments(t, w)
+			w.Damage(segment, func(b []byte) []byte { return b })
+			if err := c.replace(w); err != nil {
+				t.Fatal(err)
+			}
+			w.Start()
+			if !w.Store.Short() {
+				t.Fatalf("the store is not short: %v", w.Store.Damage())
+			}
+			if err := w.Store.ClearShort(); err != nil {
+				t.Fatal(err)
+			}
+			other := w.Create(rhumb.RangeID{Region: 9, Slot: 9})
+			for i := range 3 {
+				w.Append(other, storagetest.Put(fmt.Sprint("key", i), "new"))
+			}
+			if c.killed {
+				w.Cut(100)
+			} else {
+				w.Stop()
+			}
+			putBack(w, old)
+			rep, err := storage.Verify(storagetest.Dir, w.Mem)
+			if err != nil || len(rep.Faults) != 1 || !strings.Contains(rep.Faults[0].What, "different times") {
+				t.Errorf("verify: %v, %v; want one fault of a log of another time", err, rep.Faults)
+			}
+			o := serves(w, []*storagetest.Log{l, other})
+			if o.err != nil || !o.short || !o.namedAs("different times") || len(rep.Faults) == 0 || o.damages[len(o.damages)-1].Fault != rep.Faults[0] {
+				t.Errorf("start: %v, short %v, %v; verify: %v", o.err, o.short, o.damages, rep.Faults)
+			}
+		})
+	}
 }
 
 // TestOwnLogFull writes several times the size of the log, in batches that need much more room in the log than
