@@ -221,7 +221,7 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 }
 
 // decodeStrict decodes exactly one JSON document and rejects unknown members, so that a misspelt
-// one is not ignored, and a name that an object has twice, of which the decoder would keep the last.
+// one is not ignored, and a name that an object has twice: the decoder would keep the last one only.
 func decodeStrict(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()

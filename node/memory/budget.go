@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,6 +58,14 @@ func (b *Budget) Refuse() {
 	if b != nil {
 		b.refused.Add(1)
 	}
+}
+
+// Free returns the number of bytes that still fit. It is math.MaxInt64 for a nil Budget.
+func (b *Budget) Free() int64 {
+	if b == nil {
+		return math.MaxInt64
+	}
+	return max(b.most-b.used.Load(), 0)
 }
 
 // Used returns the number of bytes taken.

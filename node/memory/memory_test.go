@@ -116,12 +116,15 @@ func TestBudget(t *testing.T) {
 		} else {
 			got = b.TryAcquire(step.take)
 		}
+		if free := max(100-step.used, 0); b.Free() != free {
+			t.Errorf("take %d: %d are free, want %d", step.take, b.Free(), free)
+		}
 		if got != step.want || b.Used() != step.used {
 			t.Errorf("take %d: %v, %d used, want %v, %d", step.take, got, b.Used(), step.want, step.used)
 		}
 	}
 	var none *Budget
-	if !none.TryAcquire(1<<60) || none.Full() || none.Used() != 0 || none.Most() != 0 {
+	if !none.TryAcquire(1<<60) || none.Full() || none.Used() != 0 || none.Most() != 0 || none.Free() < 1<<60 {
 		t.Error("no budget has a bound")
 	}
 	none.Release(1)

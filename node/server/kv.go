@@ -39,9 +39,9 @@
 //   - LimitStreams bounds the streams and calls, with the bytes that the transport buffers for them.
 //   - Budgets bounds the requests that are being answered and the answers that clients have not
 //     received, over all clients of the node. Beyond either, requests are rejected as overloaded.
-//   - unansweredMax and readyBytesMax bound one stream. Beyond either, the stream is not read. A
-//     client that accepts no answers for TakeTimeout loses the stream: its answers would occupy the
-//     budget of all others.
+//   - unansweredMax, readyBytesMax and readyShare bound one stream. Beyond any of them, the stream is
+//     not read, and reads that were under way are rejected once their answers take lateShares. A client
+//     that accepts no answers for TakeTimeout loses the stream.
 //
 // Requests are rejected rather than queued, so that an overloaded node finishes the requests that it
 // accepted and answers the others at once.

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
@@ -178,6 +181,98 @@ func TestLinkOfClientThatTakesNothing(t *testing.T) {
 		t.Errorf("the link ended with %v", err)
 	}
 	await(t, "the answers are forgotten", func() bool { return gauge(t, kv, "rhumb_server_links") == 0 && answers.Used() == 0 })
+}
+
+// TestClientsThatTakeNothingLeaveRoom guards that no read of others is refused while some clients ask for much and do not read, until they lose their
+// links.
+func TestClientsThatTakeNothingLeaveRoom(t *testing.T) {
+	const hogs = 8
+	w := newWorld()
+	grpcClient, kv, s := w.start(t)
+	answers := memory.NewBudget("answers", 16<<20)
+	kv.cfg.Budgets.Answers, kv.cfg.TakeTimeout = answers, 500*time.Millisecond
+	w.items[home]["large"] = bytes.Repeat([]byte{1}, 256<<10)
+	var gets []*rhumbpb.Request
+	for id := range uint64(4_000) {
+		gets = append(gets, getReq(id+1, home, "large"))
+	}
+	good, _ := startLink(t, s)
+	var ends []chan error
+	for range hogs {
+		c, ended := startLink(t, s)
+		ends = append(ends, ended)
+		sendByLink(t, c, gets...)
+	}
+	for id := uint64(1); gauge(t, kv, "rhumb_server_cut_off_total") < hogs; id++ {
+		if _, err, _ := do(t, grpcClient, getReq(1, home, "large")); err.Kind != rhumb.Other {
+			t.Fatalf("a read by gRPC is answered %v", err)
+		}
+		sendByLink(t, good, getReq(2*id, home, "large"), getReq(2*id+1, home, "large"))
+		for _, r := range takeByLink(t, good, 2) {
+			if r.Error != nil || len(r.Items) != 1 {
+				t.Fatalf("a read by a link is answered %v", r.Error)
+			}
+		}
+	}
+	for _, ended := range ends {
+		if err, _, _ := api.FromStatus("test", <-ended); rhumb.KindOf(err) != rhumb.Overloaded {
+			t.Errorf("the link of a client that does not read ended with %v", err)
+		}
+	}
+	await(t, "the answers are forgotten", func() bool { return answers.Used() == 0 })
+}
+
+// TestLateAnswersAreBounded guards that the answers to reads at other nodes, which arrive all at once at a client that does not read, take no more than its
+// share, and that each of its requests has an answer nevertheless.
+func TestLateAnswersAreBounded(t *testing.T) {
+	const reads = 200
+	w := newWorld()
+	_, kv, s := w.start(t)
+	answers := memory.NewBudget("answers", 16<<20)
+	kv.cfg.Budgets.Answers = answers
+	arrive := make(chan struct{})
+	value := bytes.Repeat([]byte{1}, 256<<10)
+	w.answer = func(context.Context, rhumb.NodeID, *rhumbpb.Request) (*rhumbpb.Response, error) {
+		<-arrive
+		return &rhumbpb.Response{Items: []*rhumbpb.Item{{Value: value}}, Receipt: &rhumbpb.Receipt{}}, nil
+	}
+	c, _ := startLink(t, s)
+	var gets []*rhumbpb.Request
+	for id := range uint64(reads) {
+		q := getReq(id+1, away, "x")
+		q.Hops = 1
+		gets = append(gets, q)
+	}
+	sendByLink(t, c, gets...)
+	await(t, "all are asked for", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.forwards) == reads
+	})
+	close(arrive)
+	// A frame that is being sent has left the budget.
+	const sent = (frameBytes+lateShares*(16<<20)/readyShare)/(256<<10) + 2
+	await(t, "the others are refused", func() bool {
+		if answers.Used() > 16<<20 {
+			t.Fatalf("%d bytes of answers wait", answers.Used())
+		}
+		return testutil.ToFloat64(kv.metrics.failed.WithLabelValues(rhumb.Overloaded.String())) >= reads-sent
+	})
+	records := 0
+	for id, r := range takeByLink(t, c, reads) {
+		switch {
+		case r.Error == nil:
+			records++
+		case rhumb.Kind(r.Error.Kind) != rhumb.Overloaded || !strings.Contains(r.Error.Message, "read from the stream"):
+			t.Errorf("read %d is answered %v", id, r.Error)
+		}
+	}
+	if records == 0 || records > sent {
+		t.Errorf("%d reads have their records, want 1 to %d", records, sent)
+	}
+	if answers.Used() != 0 {
+		t.Errorf("%d bytes count when all is answered", answers.Used())
+	}
 }
 
 // TestLinksEndWithTheirKV guards that no client stays connected to a past life of a node.

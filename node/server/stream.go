@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
@@ -24,6 +25,12 @@ const (
 	// the client.
 	unansweredMax = link.RequestsMax
 	readyBytesMax = 16 << 20
+	// readyShare bounds the answers of a stream further: to one part in readyShare of the free bytes in
+	// the budget of all streams. So a few clients that do not read never fill it.
+	readyShare = 8
+	// lateShares bounds the answers to reads that were under way when the stream reached its share. What
+	// comes beyond so many shares is refused.
+	lateShares = 2
 	// responsesPerFrame and frameBytes bound the answers gathered into one frame. One answer always
 	// fits.
 	responsesPerFrame = 4_096
@@ -57,6 +64,7 @@ func (k *KV) serveFrames(stream frameStream, greeted bool) error {
 	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
 	// The other side of a link is a client of ours, which never waits with reading.
 	_, out.inline = stream.(*linkStream)
+	out.failed = k.metrics.failed.WithLabelValues(rhumb.Overloaded.String())
 	defer out.close()
 	ended := make(chan error, 1)
 	// receiveFrames ends with the stream: its Recv fails once the caller has ended the stream.
@@ -153,6 +161,8 @@ type answers struct {
 
 	// inline says that the receiver of the stream sends too.
 	inline bool
+	// failed counts the reads that add refuses; nil counts nothing.
+	failed prometheus.Counter
 	// late is armed while a frame is sent, and closes stuck.
 	late *time.Timer
 
@@ -193,7 +203,7 @@ func newAnswers(stream frameStream, budget *memory.Budget, timeout time.Duration
 
 // reserveAnswer waits until there is room for the answer to one more request, and counts it. Before
 // it waits, it calls drive, since the requests before it must be proposed for their answers to make
-// room. It returns false if the stream is broken.
+// room, and held answers must be sent. It returns false if the stream is broken.
 func (a *answers) reserveAnswer(drive func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -201,6 +211,7 @@ func (a *answers) reserveAnswer(drive func()) bool {
 	if a.isFull() {
 		a.mu.Unlock()
 		drive()
+		a.releaseHeld()
 		a.mu.Lock()
 	}
 	for a.isFull() {
@@ -221,7 +232,14 @@ func (a *answers) sendError() error {
 // isFull reports whether the stream must not be read. a.mu must be held. A closed stream is never
 // full, so that reserveAnswer returns.
 func (a *answers) isFull() bool {
-	return !a.closed && (a.unanswered >= unansweredMax || a.bytes >= readyBytesMax)
+	return !a.closed && (a.unanswered >= unansweredMax || a.exceeds(1))
+}
+
+// exceeds reports whether the ready answers take as much as n shares of the stream. a.mu must be held.
+// One answer always fits, so a stream continues once its client has accepted everything, however little
+// others leave: nothing has to wake it when they leave more.
+func (a *answers) exceeds(n int) bool {
+	return a.bytes > 0 && a.bytes >= n*int(min(readyBytesMax, a.budget.Free()/readyShare))
 }
 
 // responseOverhead approximates the memory of a response besides its variable parts, itemOverhead
@@ -250,10 +268,27 @@ func responseSize(r *rhumbpb.Response) int {
 	return size
 }
 
+// refuseLate returns the response in the place of records that come when the client has accepted too
+// little. Reads that wait for a disk or for another node are not bounded by reserveAnswer, because
+// nobody knows the size of their answers before. a.mu must be held.
+func (a *answers) refuseLate(r *rhumbpb.Response) *rhumbpb.Response {
+	a.budget.Refuse()
+	if a.failed != nil {
+		a.failed.Inc()
+	}
+	err := rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client has not received %d bytes of answers, and its share of the node's memory is %d; read from the stream while writing to it, or retry later",
+		a.bytes, min(readyBytesMax, a.budget.Free()/readyShare))
+	return &rhumbpb.Response{Id: r.Id, Error: api.EncodeError(err, api.Hint{})}
+}
+
 // add queues a response. It does not block.
 func (a *answers) add(r *rhumbpb.Response) {
-	size := responseSize(r)
 	a.mu.Lock()
+	// Only answers to reads have items, and may be repeated. Others are small.
+	if len(r.Items) > 0 && a.exceeds(lateShares) {
+		r = a.refuseLate(r)
+	}
+	size := responseSize(r)
 	// After close nobody would return the bytes to the budget.
 	if a.dropped {
 		a.mu.Unlock()
@@ -330,8 +365,8 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 	}
 	a.bytes -= size
 	a.budget.Release(int64(size))
-	// The answers belong to Send from this point, so they count as taken: the transport bounds what it
-	// holds.
+	// The answers belong to Send from this point, so they count as taken: the transport bounds the
+	// bytes that it holds.
 	a.unanswered -= n
 	a.room.Broadcast()
 	return out, a.closed
