@@ -489,7 +489,7 @@ func (n *Node) registerOnce(m *member) error {
 	if nodes := n.nodesByGossip(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
 	}
-	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start the other nodes and check --join"))
+	err := nobodyAnswers(m.group.State(), m.self.Node)
 	for _, peer := range n.gossip.Members() {
 		if peer.Cluster != m.cluster || peer.Addr == n.outside.addr {
 			continue
@@ -513,6 +513,18 @@ func (n *Node) registerOnce(m *member) error {
 		return m.group.AwaitRevision(ctx, resp.Revision)
 	}
 	return err
+}
+
+// nobodyAnswers returns the error of a node that knows no leader of the metadata, while no other node of the cluster answers.
+func nobodyAnswers(st *catalog.State, self rhumb.NodeID) error {
+	const op rhumb.Op = "node.register"
+	for d := range st.Nodes() {
+		if d.ID != self && !d.Forgotten {
+			return rhumb.E(op, rhumb.Unavailable, "no other member of the cluster answers; start the other nodes and check --join")
+		}
+	}
+	// Before the first registration the catalog has no nodes, and only the founder is in the cluster.
+	return rhumb.E(op, rhumb.Unavailable, "this node is the only one of its cluster and does not lead its metadata yet; if this lasts for more than some seconds, look for errors of its disk in its log")
 }
 
 // proposeRegistration registers the current life through the node's own copy of the metadata.

@@ -101,6 +101,23 @@ func TestCopiedDirectory(t *testing.T) {
 	}
 }
 
+// TestNobodyAnswers guards that a node is told to start others only if its cluster has others.
+func TestNobodyAnswers(t *testing.T) {
+	one := startNode(t, t.TempDir(), "singapore", "a")
+	if _, _, err := one.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, one)
+	id := one.Identity().Node
+	if err := nobodyAnswers(one.State(), id); rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), "the only one of its cluster") || strings.Contains(err.Error(), "--join") {
+		t.Errorf("a lone node says %v", err)
+	}
+	// For any other node, the first one is another member.
+	if err := nobodyAnswers(one.State(), id+1); rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), "start the other nodes and check --join") {
+		t.Errorf("a node of a cluster of two says %v", err)
+	}
+}
+
 // TestOutsiderSaysWhy guards that a node outside its cluster reports what it waits for, and that
 // only a node that can be the first of a cluster mentions init.
 func TestOutsiderSaysWhy(t *testing.T) {
