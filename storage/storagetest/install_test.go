@@ -195,6 +195,10 @@ func TestInstallOfNewRange(t *testing.T) {
 	}
 }
 
+// pastMost is how many rounds that are not cut any more end a test of crashes at each write. The engine
+// writes in the background too, more in one round than in another.
+const pastMost = 6
+
 // TestInstallCrashes cuts the disk of the receiver at each operation of an install in turn. After
 // each cut the store holds either the old copy or the whole new one, the install can continue, and
 // nothing is left when it ends.
@@ -204,6 +208,7 @@ func TestInstallCrashes(t *testing.T) {
 	l := donate(donor, 1000)
 	e := export(t, donor, l.ID)
 	olds, news, resumed := 0, 0, 0
+	past := 0 // rounds that wrote less than was to be cut
 	for n := 1; ; n++ {
 		for _, percent := range []int{60 * (n % 2)} {
 			w, old, others := receiver(t, seed)
@@ -229,6 +234,9 @@ func TestInstallCrashes(t *testing.T) {
 			f.on.Store(false)
 			w.Stop()
 			if after == nil {
+				if past++; past < pastMost {
+					continue
+				}
 				t.Logf("%d cuts: %d left the old copy, %d the new one, %d continued with chunks on disk", n-1, olds, news, resumed)
 				if olds < 10 || news < 2 || resumed == 0 {
 					t.Error("the cuts do not cover all steps")
