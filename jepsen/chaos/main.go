@@ -101,6 +101,9 @@ func command(ends *interrupts) *cobra.Command {
 			if err := hosts.Supported(); err != nil {
 				return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 			}
+			if err := plan.Check(&cfg, trials); err != nil {
+				return err
+			}
 			return run(cmd.Context(), ends, cfg, plan, trials, dir, out)
 		},
 	}
@@ -117,7 +120,7 @@ func command(ends *interrupts) *cobra.Command {
 	f.DurationVar(&plan.Duration, "duration", time.Minute, "how long faults are drawn")
 	f.DurationVar(&plan.Hold, "hold", 4*time.Second, "how long a fault lasts")
 	f.Uint64Var(&plan.Seed, "seed", 1, "seed of faults and operations")
-	f.IntVar(&plan.PerSecond, "rate", 500, "calls a second, of all workloads together")
+	f.IntVar(&plan.PerSecond, "rate", 500, "steps a second, of all workloads together; some make several calls")
 	f.StringSliceVar(&cfg.Regions, "regions", []string{"eu"}, "regions")
 	f.IntVar(&cfg.Nodes, "nodes", 3, "nodes in each region")
 	f.StringVar(&cfg.Memory, "memory", "256MiB", "memory of a node")
@@ -146,6 +149,9 @@ func run(ctx context.Context, ends *interrupts, cfg local.Config, plan local.Pla
 		if measured, err = local.LoadAvailability(out, cfg); err != nil {
 			return err
 		}
+	}
+	if err := local.ClearReport(out); err != nil {
+		return err
 	}
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "rhumb-chaos-"); err != nil {
@@ -180,7 +186,7 @@ func run(ctx context.Context, ends *interrupts, cfg local.Config, plan local.Pla
 	defer func() { err = errors.Join(err, c.Close()) }()
 	if trials > 0 {
 		if err := local.Measure(ctx, c, plan, trials, measured, out); err != nil {
-			return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
+			return errors.Join(err, c.KeepLogs(out))
 		}
 		measured.Print(os.Stdout)
 		return nil
@@ -188,20 +194,17 @@ func run(ctx context.Context, ends *interrupts, cfg local.Config, plan local.Pla
 	result, err := local.Run(ctx, c, plan, ends.begin())
 	if err != nil {
 		// The logs are the only trace of a run that could not be done.
-		return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
+		return errors.Join(err, c.KeepLogs(out))
 	}
-	if err := result.Save(out); err != nil {
-		return err
-	}
+	// Printed first: an error of a file must not hide the verdict.
+	result.Print(os.Stdout)
+	failed := result.Save(out)
 	if measured != nil {
 		measured.Add(&cfg, result)
-		if err := measured.Save(out); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, measured.Save(out))
 	}
-	result.Print(os.Stdout)
 	if err := result.Err(); err != nil {
-		return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
+		failed = errors.Join(err, failed, c.KeepLogs(out))
 	}
-	return nil
+	return failed
 }

@@ -259,6 +259,8 @@ func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availabilit
 	}
 	// A later run of the same seed hits other nodes than the earlier one.
 	random := rand.New(rand.NewPCG(p.Seed, uint64(time.Now().UnixNano())))
+	var broken []error
+	var windows []Window
 	for record.now() < p.Duration && ctx.Err() == nil {
 		left := a.missing(faults, trials)
 		if len(left) == 0 {
@@ -276,22 +278,31 @@ func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availabilit
 			return err
 		}
 		if err != nil {
+			broken = append(broken, fmt.Errorf("%s at %.1f s: %w", w.What, w.From.Seconds(), err))
 			continue
 		}
 		record.mu.Lock()
 		w.measure(record.acks)
+		windows = append(windows, w)
 		record.mu.Unlock()
+		if len(w.Gaps) == 0 {
+			return fmt.Errorf("%s at %.1f s: no write was acknowledged, before or after", w.What, w.From.Seconds())
+		}
 		a.add(f, w.Gaps)
 		if err := a.Save(dir); err != nil {
 			return err
 		}
 	}
 	// The answers are judged although the gaps are not.
-	var broken []error
 	for _, v := range l.finish(ctx) {
 		if err := v.problem(); err != nil {
 			broken = append(broken, fmt.Errorf("workload %s: %w", v.Workload, err))
 		}
+	}
+	record.mu.Lock()
+	defer record.mu.Unlock()
+	for _, line := range judgeCalls(record.calls, windows, record.examples, c.cfg.Previous != "", p.AnyGap) {
+		broken = append(broken, errors.New(line))
 	}
 	return errors.Join(broken...)
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -26,7 +25,7 @@ type Plan struct {
 	// Seed decides which faults follow each other and whom they hit, and the operations
 	// of the callers.
 	Seed uint64
-	// PerSecond bounds the calls of all workloads.
+	// PerSecond bounds the steps of all workloads, some of which make several calls.
 	PerSecond int
 	// AnyGap makes a run valid whatever time without service its keys had, and whatever
 	// calls had no answer while the cluster was whole. On a machine that does other work as
@@ -42,11 +41,17 @@ type Plan struct {
 	Profiles string
 }
 
+// lostWait bounds the last reads of all keys if the cluster did not come back from a fault.
+const lostWait = time.Minute
+
 // calm is the time between two faults, after the cluster is whole.
 const calm = time.Second
 
 // Result holds everything that a run observed.
 type Result struct {
+	// Program is the revision of the program, and Began when the load began.
+	Program string
+	Began   time.Time
 	// Plan, Regions and Nodes are those of the run.
 	Plan    Plan
 	Regions []string
@@ -109,9 +114,7 @@ func (p *Plan) NeedsDisks() bool {
 
 // chosen returns the faults to draw from, in the order of Faults.
 func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
-	var names []string
 	for _, f := range Faults() {
-		names = append(names, f.Name)
 		if !selected(p.Faults, f.Name) {
 			continue
 		}
@@ -129,17 +132,45 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 		}
 		out = append(out, f)
 	}
+	return out, nil
+}
+
+// Check returns an error for values with which a run could not be done, or would prove nothing. trials
+// is that of Measure, or 0. It is called before the cluster starts, which takes long.
+func (p *Plan) Check(cfg *Config, trials int) error {
+	positive := func(what string, ok bool) error {
+		if ok {
+			return nil
+		}
+		return fmt.Errorf("%s: want more than 0", what)
+	}
+	err := errors.Join(
+		positive(fmt.Sprintf("a duration of %v", p.Duration), p.Duration > 0),
+		positive(fmt.Sprintf("faults of %v", p.Hold), p.Hold > 0),
+		positive(fmt.Sprintf("a rate of %d", p.PerSecond), p.PerSecond > 0),
+		positive(fmt.Sprintf("%d nodes in each region", cfg.Nodes), cfg.Nodes > 0),
+		positive(fmt.Sprintf("%d regions", len(cfg.Regions)), len(cfg.Regions) > 0),
+	)
+	if trials < 0 {
+		err = errors.Join(err, fmt.Errorf("%d trials: want 0 or more", trials))
+	}
+	for i, name := range cfg.Regions {
+		if name == "" || slices.Contains(cfg.Regions[:i], name) {
+			err = errors.Join(err, fmt.Errorf("region %q is empty or named twice", name))
+		}
+	}
+	faults := Faults()
 	for _, name := range p.Faults {
-		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("unknown fault %q; the faults are %s", name, strings.Join(names, ", "))
+		if !slices.ContainsFunc(faults, func(f Fault) bool { return f.Name == name }) {
+			err = errors.Join(err, fmt.Errorf("unknown fault %q; --list names all", name))
 		}
 	}
 	for _, name := range p.Workloads {
 		if !slices.ContainsFunc(workloads(), func(w workload) bool { return w.name == name }) {
-			return nil, fmt.Errorf("unknown workload %q", name)
+			err = errors.Join(err, fmt.Errorf("unknown workload %q; --list names all", name))
 		}
 	}
-	return out, nil
+	return err
 }
 
 // Run holds a load against the cluster, draws faults from the seed, heals each, and
@@ -165,8 +196,9 @@ func Run(ctx context.Context, c *Cluster, p Plan, enough <-chan struct{}) (*Resu
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go resources.follow(sampling, c, p.Profiles, record.now)
-	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
+	r := &Result{Plan: p, Program: revision(c.cfg.Binary), Began: record.begin, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
+	lost := false // the cluster is not whole any more
 	for record.now() < p.Duration {
 		if err := wait(ctx, calm); err != nil {
 			return nil, err
@@ -183,6 +215,7 @@ func Run(ctx context.Context, c *Cluster, p Plan, enough <-chan struct{}) (*Resu
 		}
 		if err := r.once(ctx, c, record, f, random); err != nil {
 			// Nothing that follows would be comparable.
+			lost = true
 			break
 		}
 	}
@@ -193,10 +226,20 @@ func Run(ctx context.Context, c *Cluster, p Plan, enough <-chan struct{}) (*Resu
 	c.Logf("checking what clients saw")
 	// The callers end before the histories are checked: a call in progress could change
 	// a key that was checked already.
-	r.Verdicts = l.finish(ctx)
+	final, cancel := ctx, context.CancelFunc(func() {})
+	if lost {
+		// Each of many keys would be waited for in turn.
+		final, cancel = context.WithTimeout(ctx, lostWait)
+	}
+	r.Verdicts = l.finish(final)
+	cancel()
 	// The reads of an interrupted run fail, which says nothing about the cluster.
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("the run was interrupted, so nothing was judged: %w", err)
+		err = fmt.Errorf("the run was interrupted, and what clients saw was not judged: %w", err)
+		for _, broken := range r.Broken {
+			err = errors.Join(err, errors.New(broken))
+		}
+		return nil, err
 	}
 	record.close()
 	stopSampling()
@@ -274,6 +317,7 @@ func (r *Result) once(ctx context.Context, c *Cluster, record *Record, f Fault, 
 	if err == nil {
 		return nil
 	}
+	c.Logf("  %v", err)
 	r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
 	if canGoOn(err) {
 		return nil
@@ -304,7 +348,9 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, p *Plan, 
 	// The fault is healed even if the run was interrupted, so that the hosts can be
 	// removed.
 	if err := wait(ctx, p.Hold); err != nil {
-		return w, errors.Join(err, s.end(context.WithoutCancel(ctx), &w))
+		err = errors.Join(err, s.end(context.WithoutCancel(ctx), &w))
+		w.To = record.now()
+		return w, err
 	}
 	err = s.end(ctx, &w)
 	w.To = record.now()

@@ -474,8 +474,9 @@ func (c *Cluster) Close() error {
 	return err
 }
 
-// KeepLogs copies the logs of all hosts to a folder.
-func (c *Cluster) KeepLogs(to string) error {
+// KeepLogs copies the logs of all hosts beside the report in a folder.
+func (c *Cluster) KeepLogs(dir string) error {
+	to := filepath.Join(dir, logsFolder)
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}

@@ -52,10 +52,10 @@ const (
 func Faults() []Fault {
 	return slices.Concat([]Fault{
 		{"kill", "F1", "kill -9 of one node; systemd restarts it", gapFailover, strikeKill},
-		{"power", "F1", "power cut of one host, which stays down until the fault ends", gapFailover, strikePower},
+		{"power", "F1", "one host stops at once and stays down until the fault ends; writes that were not synced survive", gapFailover, strikePower},
 		{"pause", "F3", "SIGSTOP of one node", gapSlow, strikePause},
 		{"kill-all", "F6", "kill -9 of all nodes at once", 0, strikeKillAll},
-		{"region", "F55", "power cut of all hosts of one region", 0, strikeRegion},
+		{"region", "F55", "all hosts of one region stop at once; writes that were not synced survive", 0, strikeRegion},
 		{"empty", "F36", "one disk is replaced by an empty one", gapFailover, strikeEmpty},
 		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},

@@ -157,6 +157,10 @@ func (w Window) String() string {
 	if w.Fault.Gap > 0 {
 		bound = "bound " + w.Fault.Gap.String()
 	}
-	return fmt.Sprintf("%6.1f s  %-4s %-28s %5.1f s, whole after %5.1f s, longest gap %6.3f s (%s): %s",
-		w.From.Seconds(), w.Fault.ID, w.What, (w.To - w.From).Seconds(), (w.Whole - w.To).Seconds(), w.Gap.Seconds(), bound, w.Evidence)
+	end := "whole after"
+	if w.Failed {
+		end = "FAILED after"
+	}
+	return fmt.Sprintf("%6.1f s  %-4s %-28s %5.1f s, %s %5.1f s, longest gap %6.3f s (%s): %s",
+		w.From.Seconds(), w.Fault.ID, w.What, (w.To - w.From).Seconds(), end, (w.Whole - w.To).Seconds(), w.Gap.Seconds(), bound, w.Evidence)
 }

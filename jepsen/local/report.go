@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -32,6 +33,14 @@ func List(w io.Writer) {
 	_ = t.Flush()
 }
 
+// allOr lists names, of which none means all.
+func allOr(names []string) string {
+	if len(names) == 0 {
+		return "all"
+	}
+	return strings.Join(names, ",")
+}
+
 // Print prints the result for people.
 func (r *Result) Print(w io.Writer) {
 	// Reads are counted apart: an error of a read has no unknown outcome to excuse it.
@@ -44,7 +53,9 @@ func (r *Result) Print(w io.Writer) {
 			reads[c.Kind]++
 		}
 	}
-	fmt.Fprintf(w, "\nseed %d, %d regions of %d nodes, %.0f s, %d calls\n", r.Plan.Seed, len(r.Regions), r.Nodes, r.Length.Seconds(), len(r.Calls))
+	fmt.Fprintf(w, "\nprogram %s, %s\n", r.Program, r.Began.UTC().Format(time.DateTime))
+	fmt.Fprintf(w, "faults %s of %v, workloads %s\n", allOr(r.Plan.Faults), r.Plan.Hold, allOr(r.Plan.Workloads))
+	fmt.Fprintf(w, "seed %d, %d regions of %d nodes, %.0f s, %d calls\n", r.Plan.Seed, len(r.Regions), r.Nodes, r.Length.Seconds(), len(r.Calls))
 	for _, kind := range slices.Sorted(maps.Keys(failed)) {
 		fmt.Fprintf(w, "  %d failed as %s, %d of them reads, such as: %s\n", failed[kind], kind, reads[kind], r.Examples[kind])
 	}
@@ -111,6 +122,33 @@ func (r *Result) printGaps(w io.Writer) {
 	_ = t.Flush()
 }
 
+// The files of a report, and the folder of the logs of a run that is not valid.
+const (
+	reportText    = "report.txt"
+	reportImage   = "report.png"
+	resourceImage = "resources.png"
+	logsFolder    = "logs"
+)
+
+// ClearReport makes a folder for the report of a run, and removes what an earlier run has left there, so
+// that nobody takes it for that of the new run. The trials of earlier runs stay. It returns an error
+// if the folder cannot be written, which a run of hours must not learn at its end.
+func ClearReport(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{reportText, reportImage, resourceImage, logsFolder} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	f, err := os.CreateTemp(dir, "written-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 // Save writes the text of the result and its picture into a folder.
 func (r *Result) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -118,14 +156,14 @@ func (r *Result) Save(dir string) error {
 	}
 	var text strings.Builder
 	r.Print(&text)
-	if err := os.WriteFile(filepath.Join(dir, "report.txt"), []byte(text.String()), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, reportText), []byte(text.String()), 0o644); err != nil {
 		return err
 	}
 	// A run shorter than one sample has none.
 	if len(r.Samples) > 0 {
-		if err := drawResources(filepath.Join(dir, "resources.png"), r.Samples, r.Length); err != nil {
+		if err := drawResources(filepath.Join(dir, resourceImage), r.Samples, r.Length); err != nil {
 			return err
 		}
 	}
-	return r.Draw(filepath.Join(dir, "report.png"))
+	return r.Draw(filepath.Join(dir, reportImage))
 }

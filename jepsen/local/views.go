@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -201,6 +202,14 @@ func (v *views) add(node string, text []byte) {
 	v.settle(now - viewsDelay)
 }
 
+// closedAt describes the timestamp of a view.
+func closedAt(at rhumb.Timestamp) string {
+	if at == 0 {
+		return "no closed cut"
+	}
+	return fmt.Sprintf("closed at %v", at)
+}
+
 // settle judges the views that arrived before a time.
 func (v *views) settle(before time.Duration) {
 	for len(v.queue) > 0 && v.queue[0].at <= before {
@@ -211,7 +220,7 @@ func (v *views) settle(before time.Duration) {
 			v.closed++
 		}
 		if err := v.judge.see(q.node, q.view); err != nil && v.err == nil {
-			v.err = fmt.Errorf("a view on the host of %s at %v (version %d, closed at %v, %d records, %d ranges): %w", q.node, q.at, q.view.Version, q.view.Closed,
+			v.err = fmt.Errorf("a view on the host of %s at %v (version %d, %s, %d records, %d ranges): %w", q.node, q.at, q.view.Version, closedAt(q.view.Closed),
 				len(q.view.Records), len(q.view.Positions), err)
 		}
 	}
@@ -249,7 +258,10 @@ func (v *views) check(context.Context) Verdict {
 	v.settle(v.e.record.now())
 	verdict := Verdict{Operations: v.ops, Acknowledged: v.acked, Text: fmt.Sprintf("%d views, %d of them closed cuts", v.ops, v.closed), Err: v.err}
 	if verdict.Err == nil && v.closed == 0 {
-		verdict.Err = fmt.Errorf("no closed cut was seen; a reader ended last: %s", v.trouble)
+		verdict.Err = errors.New("no closed cut was seen")
+		if v.trouble != "" {
+			verdict.Err = fmt.Errorf("no closed cut was seen; a reader ended last: %s", v.trouble)
+		}
 	}
 	return verdict
 }
