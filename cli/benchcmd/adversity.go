@@ -122,12 +122,12 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 			return rhumb.Wrap(op, err)
 		}
 	}
-	return rhumb.Wrap(op, errors.Join(failed, bc.printAdversity(r)))
+	return rhumb.Wrap(op, errors.Join(failed, bc.printAdversity(r, failed == nil)))
 }
 
-// printAdversity prints a report, and returns an error that names the goals
-// that were missed.
-func (bc *commands) printAdversity(r *bench.AdversityReport) error {
+// printAdversity prints a report. If the measurement is complete, it returns an
+// error that names the goals that were missed.
+func (bc *commands) printAdversity(r *bench.AdversityReport, complete bool) error {
 	var err error
 	if bc.ForPrograms() {
 		err = bc.PrintDocument(r)
@@ -140,6 +140,10 @@ func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 	bc.Notef("%.0f calls a second offered; load average %.1f at the start and %.1f at the end", r.Offered, r.LoadAverage[0], r.LoadAverage[1])
 	if r.Skipped != "" {
 		bc.Notef("left out: %s", r.Skipped)
+	}
+	// A goal is also missed if it has no samples, as those of phases that were not reached.
+	if !complete {
+		return nil
 	}
 	// The message names each missed goal with its figure: a script that only
 	// sees the exit code and the message must know the missed goals.

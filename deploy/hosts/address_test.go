@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"net/netip"
+	"path/filepath"
 	"testing"
 )
 
@@ -37,5 +38,29 @@ func TestAddAt(t *testing.T) {
 	}
 	if len(f.Hosts()) != 3 {
 		t.Errorf("%d hosts, want 3: a refused host must leave nothing", len(f.Hosts()))
+	}
+}
+
+// TestIsLeft guards that the hosts of a run which still works are never taken for left ones.
+func TestIsLeft(t *testing.T) {
+	dir := t.TempDir()
+	if IsLeft(dir) || IsLeft(filepath.Join(dir, "missing")) {
+		t.Error("a folder without a fleet counts as one")
+	}
+	f, release, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if IsLeft(dir) {
+		t.Error("a fleet that has no host yet counts as left")
+	}
+	if err := f.save(); err != nil {
+		t.Fatal(err)
+	}
+	if IsLeft(dir) {
+		t.Error("an open fleet counts as left")
+	}
+	if release(); !IsLeft(dir) {
+		t.Error("a fleet whose process has ended does not count as left")
 	}
 }

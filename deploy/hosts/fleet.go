@@ -114,6 +114,20 @@ func Open(dir string) (*Fleet, func(), error) {
 	return f, unlock, nil
 }
 
+// IsLeft reports whether a folder holds a fleet that no process has open: the one that made it has ended without removing
+// it.
+func IsLeft(dir string) bool {
+	if _, err := os.Stat(filepath.Join(dir, "state.json")); err != nil {
+		return false
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+}
+
 // Network returns the network of the fleet; it is invalid before the first Up.
 func (f *Fleet) Network() netip.Prefix { return f.rec.Network }
 

@@ -154,7 +154,7 @@ func run(ctx context.Context, ends *interrupts, cfg local.Config, plan local.Pla
 		return err
 	}
 	if dir == "" {
-		if dir, err = os.MkdirTemp("", "rhumb-chaos-"); err != nil {
+		if dir, err = local.MakeDir(); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()

@@ -99,9 +99,12 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := removeLeft(cfg.Dir); err != nil {
+		return nil, err
+	}
 	c := &Cluster{cfg: cfg, password: filepath.Join(cfg.Dir, "password")}
 	var err error
-	if c.fleet, c.release, err = hosts.Open(filepath.Join(cfg.Dir, "hosts")); err != nil {
+	if c.fleet, c.release, err = hosts.Open(filepath.Join(cfg.Dir, fleetFolder)); err != nil {
 		return nil, err
 	}
 	// A cluster that came up in part is removed again, with all its hosts.
@@ -454,6 +457,45 @@ func (c *Cluster) identity(n *Node) rhumb.NodeIdentity {
 		}
 	}
 	return rhumb.NodeIdentity{}
+}
+
+// fleetFolder is the folder of the hosts, in that of a run.
+const fleetFolder = "hosts"
+
+// removeLeft removes the hosts of a run that was killed, with their disks. A host is a process of its own
+// and would run for ever.
+func removeLeft(dir string) error {
+	fleet := filepath.Join(dir, fleetFolder)
+	if !hosts.IsLeft(fleet) {
+		return nil
+	}
+	c := &Cluster{cfg: Config{Dir: dir}}
+	var err error
+	if c.fleet, c.release, err = hosts.Open(fleet); err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// workFolders begins the names of the folders of runs that were not told where to work.
+const workFolders = "rhumb-chaos-"
+
+// MakeDir makes a folder for a run, and removes what killed runs have left in such folders.
+func MakeDir() (string, error) {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), workFolders+"*"))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range left {
+		// The folder of a run that begins or works has no fleet yet, or one that is open.
+		if !hosts.IsLeft(filepath.Join(dir, fleetFolder)) {
+			continue
+		}
+		if err := errors.Join(removeLeft(dir), os.RemoveAll(dir)); err != nil {
+			return "", fmt.Errorf("remove what a killed run has left in %s: %w", dir, err)
+		}
+	}
+	return os.MkdirTemp("", workFolders)
 }
 
 // Close ends the clients and removes the hosts with their disks and logs; KeepLogs copies the logs before.
