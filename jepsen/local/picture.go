@@ -2,6 +2,7 @@ package local
 
 import (
 	"errors"
+	"fmt"
 	"image/color"
 	"slices"
 	"time"
@@ -85,7 +86,8 @@ func (r *Result) Draw(path string) error {
 	}
 	above, below := plot.New(), plot.New()
 	above.Y.Label.Text, below.Y.Label.Text = "calls per second", "latency in ms (log)"
-	below.X.Label.Text = "seconds"
+	above.Title.Text = r.title()
+	below.X.Label.Text = "seconds (red: a fault lasts; cream: until the cluster is whole)"
 	below.Y.Scale, below.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	if err := errors.Join(
 		chart.AddLines(above, chart.Line{Name: "answered", XYs: answered, Color: chart.Fast}, chart.Line{Name: "failed", XYs: failed, Color: chart.Failed}),
@@ -100,6 +102,15 @@ func (r *Result) Draw(path string) error {
 		}
 	}
 	return chart.Save(path, above, below)
+}
+
+// title returns the verdict, and what was tested.
+func (r *Result) title() string {
+	verdict := "valid"
+	if len(r.Broken) > 0 {
+		verdict = "NOT VALID"
+	}
+	return fmt.Sprintf("%s: %d faults, seed %d, program %s", verdict, len(r.Windows), r.Plan.Seed, r.Program)
 }
 
 // bands returns the faults as bands of a chart.
