@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -395,6 +396,7 @@ func (v *verifier) checkDatabase() {
 		return
 	}
 	defer func() { _ = db.Close() }()
+	v.dropUnused(db)
 	// A Store without files of its own: only the methods that read the database are used.
 	s := &Store{cfg: Config{Dir: v.dir}, db: db, ranges: map[rhumb.RangeID]*rangeState{}}
 	applied, copied, err := s.tablesHold(db)
@@ -438,6 +440,26 @@ func (v *verifier) checkDatabase() {
 			v.addFault(dir, -1, err.Error())
 		}
 	}
+}
+
+// dropUnused removes the faults of table files that the database does not name. A flush or compaction
+// that a kill or a power cut ended leaves such a file, with a part of its content. The next start
+// removes it.
+func (v *verifier) dropUnused(db *pebble.DB) {
+	levels, err := db.SSTables()
+	if err != nil {
+		return // all faults stay
+	}
+	dir := v.fs.PathJoin(v.dir, dataName)
+	used := map[string]bool{}
+	for _, level := range levels {
+		for _, t := range level {
+			used[v.fs.PathJoin(dir, t.BackingSSTNum.String()+tableSuffix)] = true
+		}
+	}
+	v.report.Faults = slices.DeleteFunc(v.report.Faults, func(f Fault) bool {
+		return strings.HasSuffix(f.File, tableSuffix) && v.fs.PathDir(f.File) == dir && !used[f.File]
+	})
 }
 
 // localValue returns the value of a key of SpaceStore, or nil if there is none.

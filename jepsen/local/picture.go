@@ -110,7 +110,7 @@ func (r *Result) title() string {
 	if len(r.Broken) > 0 {
 		verdict = "NOT VALID"
 	}
-	return fmt.Sprintf("%s: %d faults, seed %d, program %s", verdict, len(r.Windows), r.Plan.Seed, r.Program)
+	return fmt.Sprintf("%s, faults: %d, seed %d, program %s", verdict, len(r.Windows), r.Plan.Seed, r.Program)
 }
 
 // bands returns the faults as bands of a chart.

@@ -1,6 +1,7 @@
 package storagetest_test
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -437,3 +438,39 @@ func fileSize(t *testing.T, fs *vfs.MemFS, file string) int {
 
 // clone copies a file system all of whose data is synced.
 func clone(fs *vfs.MemFS) *vfs.MemFS { return fs.CrashClone(vfs.CrashCloneCfg{}) }
+
+// TestVerifyUnusedTable guards that a table which a flush or compaction had begun before a kill is no
+// damage, and that one which the database names is.
+func TestVerifyUnusedTable(t *testing.T) {
+	w := storagetest.NewWorld(t, 7).Start()
+	l := w.Create(storagetest.R)
+	w.Append(l, storagetest.Put("key", "value"))
+	if err := w.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.Cut(100)
+	data := path.Join(storagetest.Dir, "data")
+	names, err := w.Mem.List(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(name, ".sst") })
+	if i < 0 {
+		t.Fatal("there is no table")
+	}
+	begun, err := w.Mem.Create(path.Join(data, "999999.sst"), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = begun.Write([]byte("begun"))
+	if err := errors.Join(err, begun.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := storage.Verify(storagetest.Dir, w.Mem); err != nil || len(rep.Faults) != 0 {
+		t.Errorf("with a table that nobody names: %v, %v", rep.Faults, err)
+	}
+	w.Damage(path.Join(data, names[i]), func(b []byte) []byte { b[0] ^= 1; return b })
+	if rep, err := storage.Verify(storagetest.Dir, w.Mem); err != nil || len(rep.Faults) == 0 {
+		t.Errorf("%s is damaged, and Verify reports nothing: %v", names[i], err)
+	}
+}
