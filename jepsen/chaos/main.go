@@ -49,7 +49,7 @@ func main() {
 }
 
 // interrupts is what Ctrl-C and SIGTERM end. A run of hours that is interrupted has seen much, so the
-// first one ends the faults only, and what was seen is judged. The next one ends everything.
+// first one ends the faults only, and the run is judged. The next one ends everything.
 type interrupts struct {
 	all func() // ends everything
 

@@ -25,7 +25,7 @@ type Plan struct {
 	// Seed decides which faults follow each other and whom they hit, and the operations
 	// of the callers.
 	Seed uint64
-	// PerSecond bounds the steps of all workloads, some of which make several calls.
+	// PerSecond bounds the steps of all workloads. Some steps make several calls.
 	PerSecond int
 	// AnyGap makes a run valid whatever time without service its keys had, and whatever
 	// calls had no answer while the cluster was whole. On a machine that does other work as
@@ -174,8 +174,8 @@ func (p *Plan) Check(cfg *Config, trials int) error {
 }
 
 // Run holds a load against the cluster, draws faults from the seed, heals each, and
-// checks what clients saw. If enough is closed, no further fault is drawn, and what was
-// seen until then is checked. An error means that the run could not be done; broken
+// checks what clients saw. If enough is closed, no further fault is drawn, and the run is
+// checked as far as it went. An error means that the run could not be done; broken
 // promises are in Result.Broken.
 func Run(ctx context.Context, c *Cluster, p Plan, enough <-chan struct{}) (*Result, error) {
 	faults, err := p.chosen(c)

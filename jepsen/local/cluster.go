@@ -463,7 +463,7 @@ func (c *Cluster) identity(n *Node) rhumb.NodeIdentity {
 const fleetFolder = "hosts"
 
 // removeLeft removes the hosts of a run that was killed, with their disks. A host is a process of its own
-// and would run for ever.
+// and would never end.
 func removeLeft(dir string) error {
 	fleet := filepath.Join(dir, fleetFolder)
 	if !hosts.IsLeft(fleet) {
@@ -477,7 +477,7 @@ func removeLeft(dir string) error {
 	return c.Close()
 }
 
-// workFolders begins the names of the folders of runs that were not told where to work.
+// workFolders begins the names of the folders of runs without --dir.
 const workFolders = "rhumb-chaos-"
 
 // MakeDir makes a folder for a run, and removes what killed runs have left in such folders.
@@ -516,7 +516,7 @@ func (c *Cluster) Close() error {
 	return err
 }
 
-// KeepLogs copies the logs of all hosts beside the report in a folder.
+// KeepLogs copies the logs of all hosts into the folder of the report.
 func (c *Cluster) KeepLogs(dir string) error {
 	to := filepath.Join(dir, logsFolder)
 	if err := os.MkdirAll(to, 0o755); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // The functions of this file judge the evidence of faults. A fault that did nothing proves nothing,
-// so each returns an error if there is no trace of it.
+// so each returns an error if it left no trace.
 
 // isLater reports whether a node is in a later life, or has come back as another node.
 func isLater(now, old rhumb.NodeIdentity) bool {

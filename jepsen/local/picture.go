@@ -104,7 +104,7 @@ func (r *Result) Draw(path string) error {
 	return chart.Save(path, above, below)
 }
 
-// title returns the verdict, and what was tested.
+// title returns the verdict with the seed and the program.
 func (r *Result) title() string {
 	verdict := "valid"
 	if len(r.Broken) > 0 {

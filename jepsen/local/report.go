@@ -33,7 +33,7 @@ func List(w io.Writer) {
 	_ = t.Flush()
 }
 
-// allOr lists names, of which none means all.
+// allOr lists names. An empty list means all.
 func allOr(names []string) string {
 	if len(names) == 0 {
 		return "all"
@@ -130,7 +130,7 @@ const (
 	logsFolder    = "logs"
 )
 
-// ClearReport makes a folder for the report of a run, and removes what an earlier run has left there, so
+// ClearReport makes a folder for the report of a run, and removes the report of an earlier run, so
 // that nobody takes it for that of the new run. The trials of earlier runs stay. It returns an error
 // if the folder cannot be written, which a run of hours must not learn at its end.
 func ClearReport(dir string) error {
