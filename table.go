@@ -106,7 +106,7 @@ func (c ClassSettings) RegionReplicasMax() int {
 	if c.Survival != SurviveRegion {
 		return ReplicasMax
 	}
-	// A single member would be a set by itself, and the only one to know a write.
+	// A single member would be the whole set, and the only one to know a write.
 	if c.MinInSync >= 2 && c.Replicas == 2*c.MinInSync {
 		return c.MinInSync
 	}

@@ -115,7 +115,7 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 	return nil
 }
 
-// liftLegend puts the legend of a chart above its lines, beside the title. Among the lines it covers names of bands.
+// liftLegend puts the legend of a chart above its lines, at the height of the title. Among the lines it covers names of bands.
 func liftLegend(p *plot.Plot, area draw.Canvas) {
 	room := p.Legend.Rectangle(area).Size().Y + vg.Points(4)
 	if p.Title.Text == "" {

@@ -176,7 +176,7 @@ var readerEnds = []rhumb.Kind{rhumb.NotFound, rhumb.Unavailable, rhumb.Expired}
 // judgeEnd fails if a reader ended with an error that no fault excuses.
 func (v *views) judgeEnd(node string, end *sharedEnd) {
 	// The previous release may write images of a format that this one does not read,
-	// and a node that goes from one to the other makes its image anew.
+	// and a node that changes from one to the other makes a new image.
 	if !v.e.previous && !slices.Contains(readerEnds, end.Kind) {
 		v.fail(fmt.Errorf("the reader on the host of %s ended at %v as %v, which no fault excuses: %s", node, v.e.record.now(), end.Kind, end.Text))
 	}

@@ -97,7 +97,7 @@ func (h *Host) readEach(ctx context.Context, op rhumb.Op, id rhumb.RangeID, n in
 		var elsewhere []int
 		var next rhumb.RangeID
 		part, err := h.read(ctx, op, at, func(s *slot, st *readState) error {
-			// A part that is read again begins anew.
+			// A part that is read again begins at its start.
 			wanted, elsewhere = wanted[:0], elsewhere[:0]
 			places := left
 			for n, i := range left {
