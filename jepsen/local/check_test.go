@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -530,7 +531,7 @@ func TestConclude(t *testing.T) {
 		for i, o := range []outcome{tt.first, tt.other} {
 			x.conclude(all[i].reading, all[i].writing, o)
 		}
-		time.Sleep(time.Microsecond) // the last read begins after all answers
+		awaitLater(x.e.record) // the last read begins after all answers
 		final := x.begin(&check.ListTransaction{})
 		final.Reads = []check.ListRead{{List: "l", Elements: tt.last}}
 		x.end(final, check.OK)
@@ -541,6 +542,14 @@ func TestConclude(t *testing.T) {
 		if (v.Err == nil) != tt.valid || v.Acknowledged != want {
 			t.Errorf("%s: %+v", tt.name, v)
 		}
+	}
+}
+
+// awaitLater returns when the time of a record has moved, so that the next operation begins after the
+// end of the last one.
+func awaitLater(r *Record) {
+	for at := r.now(); r.now() <= at; {
+		runtime.Gosched()
 	}
 }
 
@@ -587,7 +596,7 @@ func TestRegister(t *testing.T) {
 			result := op.Result
 			r.begin(caller, op)
 			op.Result, op.Return = result, r.e.record.now()
-			time.Sleep(time.Microsecond) // the next one begins later
+			awaitLater(r.e.record)
 		}
 		v := r.verdict()
 		if (v.Err == nil) != (tt.want == "") || v.Err != nil && !strings.Contains(v.Err.Error(), tt.want) || v.Operations != len(tt.ops) || v.Acknowledged == 0 {
