@@ -15,6 +15,10 @@ import (
 // closedInterval.
 func (c *cut) closedTimestamp() rhumb.Timestamp {
 	d := c.d
+	// A range that leaves the image is missing in the cut.
+	if len(c.absent) > 0 {
+		return 0
+	}
 	now := hlc.Boottime()
 	// Asking costs a look-up for each range.
 	if now-d.asked < closedInterval {

@@ -43,6 +43,10 @@ const (
 	// storagePause is how long the driver waits until storage shows every commit: the remainder of
 	// a pass of the host.
 	storagePause = time.Millisecond
+	// storagePauseMax bounds the pauses, which double while nothing moves.
+	storagePauseMax = 100 * time.Millisecond
+	// storageWait is how long a load waits for entries that the image follows and storage lacks.
+	storageWait = time.Second
 	// retryPause is the wait after a failure. It doubles up to retryPauseMax while the image has no room: the load of such a table reads
 	// many gigabytes, and fails every time.
 	retryPause    = time.Second

@@ -2,11 +2,13 @@ package publish
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/keys"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/snapshot"
@@ -28,7 +30,9 @@ type cut struct {
 	limit   int                               // of bytes
 	bytes   int
 	entries int
-	effects int   // records written or deleted
+	effects int // records written or deleted
+	// absent holds the positions that leave the image, because storage lacks entries up to there.
+	absent  map[rhumb.RangeID]format.Position
 	event   int64 // ns since 1970
 	readers map[*storage.Store]*storage.Reader
 }
@@ -119,6 +123,9 @@ func (c *cut) gather() error {
 		}
 	}
 	if c.d.anyStale() {
+		if err := c.awaitStorage(); err != nil {
+			return err
+		}
 		if err := c.openReaders(); err != nil {
 			return err
 		}
@@ -143,6 +150,11 @@ func (c *cut) gather() error {
 func (c *cut) followLog(id rhumb.RangeID, to move) error {
 	store := c.d.cfg.Engine.Store(id)
 	from := c.d.at[id].Seq + 1
+	// A load reads storage up to the position, and entries at hand may not be there yet.
+	if c.d.anyStale() {
+		st, _ := store.State(id)
+		to.Seq = min(to.Seq, st.Last.Seq)
+	}
 	for from <= uint64(to.Seq) && c.bytes < c.limit {
 		es := to.entriesFrom(rhumb.Seq(from))
 		if es == nil {
@@ -157,6 +169,9 @@ func (c *cut) followLog(id rhumb.RangeID, to move) error {
 			return nil
 		}
 		for _, e := range es {
+			if e.Seq > to.Seq {
+				return nil
+			}
 			if err := c.addEntry(id, e); err != nil {
 				return err
 			}
@@ -186,12 +201,17 @@ func (c *cut) jumpRange(id rhumb.RangeID, to Position) error {
 		// The host has not applied the entry yet. The range stays pending.
 		return nil
 	}
+	// A load reads the ranges that the catalog gives to this node. The range stays pending until it is one of them: a
+	// position without its records would be wrong.
+	r, ok := c.st.Range(id)
+	if !ok || !r.IsReplica(c.d.cfg.Node) {
+		return nil
+	}
 	c.at[id] = format.Position{Epoch: p.Epoch, Seq: uint64(to.Seq), HLC: to.HLC}
 	// The jump may have passed an entry that took over another range.
 	c.d.CatalogChanged()
-	r, ok := c.st.Range(id)
 	for _, t := range c.d.tables {
-		if ok && t.Class == r.Class {
+		if t.Class == r.Class {
 			t.stale = true
 		}
 	}
@@ -232,10 +252,12 @@ func (c *cut) addEntry(id rhumb.RangeID, e *entry.Entry) error {
 	}
 	c.entries++
 	c.at[id] = format.Position{Epoch: e.Epoch, Seq: uint64(e.Seq), HLC: e.LastHLC()}
-	// Both parts have the same log up to here, so the image has the records of both.
+	// Both parts have the same log up to here, so the image has the records of both. It lacks those of the new part if the table was
+	// loaded when storage had divided the range already.
 	if at := e.Split(); at != 0 {
 		child := rhumb.RangeID{Region: id.Region, Slot: at}
-		if _, born := c.d.births[child]; born && c.d.at[child].Seq == 0 {
+		last, loaded := c.d.loaded[id]
+		if _, born := c.d.births[child]; born && c.d.at[child].Seq == 0 && (!loaded || at <= last) {
 			c.at[child] = c.at[id]
 		}
 	}
@@ -314,10 +336,50 @@ func boxOf(f rhumb.FieldValue) (format.Box, bool) {
 // positionOf returns the position of a range in this version. A range that does not move keeps its earlier one; one without any has
 // nothing committed.
 func (c *cut) positionOf(id rhumb.RangeID) (p format.Position, ok bool) {
+	if _, absent := c.absent[id]; absent {
+		return p, false
+	}
 	if p, ok = c.at[id]; !ok {
 		p, ok = c.d.at[id]
 	}
 	return p, ok
+}
+
+// errStorageBehind means that storage does not have all entries that the image follows.
+var errStorageBehind = errors.New("storage lacks entries that the image follows")
+
+// awaitStorage lets the version load tables only if storage has every entry up to the positions of the version: the image follows
+// entries at hand, which the host may not have applied yet. It returns errStorageBehind if some are missing. If they are missing
+// for longer than storageWait, the node has lost its copy of the range, and the range leaves the image until it has another one.
+func (c *cut) awaitStorage() error {
+	behind := map[rhumb.RangeID]format.Position{}
+	for _, t := range c.d.tables {
+		if !t.stale {
+			continue
+		}
+		for _, id := range c.rangesOf(t.Class) {
+			st, _ := c.d.cfg.Engine.Store(id).State(id)
+			if p, ok := c.positionOf(id); ok && p.Seq > uint64(st.Last.Seq) {
+				behind[id] = p
+			}
+		}
+	}
+	now := hlc.Boottime()
+	if len(behind) > 0 && c.d.behind == 0 {
+		c.d.behind = now
+	}
+	if len(behind) > 0 && now-c.d.behind < storageWait {
+		return errStorageBehind
+	}
+	c.d.behind = 0
+	for id := range behind {
+		if err := c.commit.Delete(c.d.positionsTable(), format.Key{Number: format.PositionKey(id)}, 0); err != nil {
+			return err
+		}
+		delete(c.at, id)
+	}
+	c.absent = behind
+	return nil
 }
 
 // openReaders keeps what the loads of this version read, for all ranges at once. A load may take minutes while its ranges are written.
@@ -328,7 +390,7 @@ func (c *cut) openReaders() error {
 		if !t.stale {
 			continue
 		}
-		for _, id := range c.d.localRanges(c.st, t.Class) {
+		for _, id := range c.rangesOf(t.Class) {
 			p, ok := c.positionOf(id)
 			if !ok {
 				continue
@@ -364,7 +426,7 @@ func (c *cut) closeReaders() {
 // the range's position in this version.
 func (c *cut) scanTable(t *table) iter.Seq2[snapshot.Record, error] {
 	return func(yield func(snapshot.Record, error) bool) {
-		for _, id := range c.d.localRanges(c.st, t.Class) {
+		for _, id := range c.rangesOf(t.Class) {
 			p, ok := c.positionOf(id)
 			if !ok {
 				continue
@@ -378,6 +440,22 @@ func (c *cut) scanTable(t *table) iter.Seq2[snapshot.Record, error] {
 					return
 				}
 			}
+			// Asked after the scan, so that the slots from there on are those that the scan may lack.
+			st, _ := c.d.cfg.Engine.Store(id).State(id)
+			c.d.loaded[id] = max(id.Slot, st.LastSlot)
 		}
 	}
+}
+
+// rangesOf returns the ranges that a load of a table of a class reads: those that the catalog gives to this node, and those that were split
+// off and are not in the catalog yet.
+func (c *cut) rangesOf(class rhumb.ClassID) []rhumb.RangeID {
+	ids := c.d.localRanges(c.st, class)
+	for id := range c.d.births {
+		_, known := c.st.Range(id)
+		if b, ok := c.st.BlockOf(id); ok && !known && b.Class == class {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

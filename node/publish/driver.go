@@ -3,6 +3,7 @@ package publish
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -57,7 +58,6 @@ type Driver struct {
 	work   sync.WaitGroup
 
 	// The driver's goroutine owns the fields below.
-	// The driver's goroutine owns the fields below.
 	pub *snapshot.Publisher
 	// at holds how far each range is followed.
 	at map[rhumb.RangeID]format.Position
@@ -80,6 +80,12 @@ type Driver struct {
 	births map[rhumb.RangeID]birth
 	// merged holds ranges that another one took over, and that the image had followed to their end: all their records are in it.
 	merged map[rhumb.RangeID]bool
+	// loaded holds the last slot that the last load has read of each range.
+	loaded map[rhumb.RangeID]rhumb.Slot
+	// lag is the last wait for storage, or for the catalog; 0 after progress.
+	lag time.Duration
+	// behind is when storage was first seen to lack entries that a load needs; 0 if it has them.
+	behind time.Duration
 	// left are ranges whose positions leave the image with the next version.
 	left []rhumb.RangeID
 	// last is when the last version was published, and asked when the closed timestamp was last
@@ -131,7 +137,7 @@ func Open(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
 		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, births: map[rhumb.RangeID]birth{}, merged: map[rhumb.RangeID]bool{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
-		classes: map[rhumb.ClassID]bool{},
+		classes: map[rhumb.ClassID]bool{}, loaded: map[rhumb.RangeID]rhumb.Slot{},
 	}
 	d.work.Go(d.run)
 	return d, nil
@@ -324,8 +330,8 @@ func (d *Driver) step() (wait time.Duration) {
 		return wait
 	// Storage does not show everything that is committed yet; the pass that committed it is about
 	// to end.
-	case len(d.pending) > 0:
-		return storagePause
+	case len(d.pending) > 0 || d.pub != nil && d.anyStale():
+		return max(storagePause, d.lag)
 	case len(d.unsaved) > 0:
 		return max(storagePause, d.last+positionInterval-hlc.Boottime())
 	}
@@ -354,7 +360,10 @@ func (d *Driver) takeWork() (w work) {
 			d.idle[id] = m.Position
 			continue
 		}
-		d.pending[id] = d.pending[id].extend(m.Position, m.entries)
+		// A load may have read the entries before they were reported. A range that does not move would stay pending.
+		if uint64(m.Seq) > d.at[id].Seq {
+			d.pending[id] = d.pending[id].extend(m.Position, m.entries)
+		}
 	}
 	clear(d.moved)
 	// The sum counts entries that were published meanwhile, so it may be too large. It is reset
@@ -444,6 +453,9 @@ func (d *Driver) updateImage(w work, due bool) (uint64, error) {
 		if len(d.pending) == 0 {
 			d.held = 0
 		}
+		if d.lag = min(max(2*d.lag, storagePause), storagePauseMax); progress {
+			d.lag = 0
+		}
 		if !progress || len(d.pending) == 0 {
 			return d.pub.Version(), nil
 		}
@@ -467,7 +479,9 @@ func (d *Driver) makeVersion(st *catalog.State, asked bool) (progress bool, err 
 	c.commit = d.pub.Begin()
 	// Discard does nothing after Publish. After an error it leaves the image unchanged.
 	defer c.commit.Discard()
-	if err := c.gather(); err != nil {
+	if err := c.gather(); errors.Is(err, errStorageBehind) {
+		return false, nil
+	} else if err != nil {
 		return false, err
 	}
 	// Entries without effects do not make a version. Their positions are remembered in unsaved.
@@ -477,6 +491,16 @@ func (d *Driver) makeVersion(st *catalog.State, asked bool) (progress bool, err 
 		}
 	}
 	// Only now may the driver's positions move: after an error the same entries are applied again.
+	for id, p := range c.absent {
+		// It returns when storage has the entries.
+		to := d.pending[id].Position
+		if uint64(to.Seq) < p.Seq {
+			to = Position{rhumb.Seq(p.Seq), p.HLC}
+		}
+		d.pending[id] = move{Position: to}
+		delete(d.at, id)
+		delete(d.unsaved, id)
+	}
 	for id, p := range c.at {
 		d.at[id] = p
 		if !must {
@@ -494,7 +518,8 @@ func (c *cut) publish() error {
 	d := c.d
 	// Positions of earlier steps that made no version are written too.
 	for id := range d.unsaved {
-		if _, moves := c.at[id]; !moves {
+		_, moves := c.at[id]
+		if _, absent := c.absent[id]; !moves && !absent {
 			if err := c.commit.Position(id, d.at[id]); err != nil {
 				return err
 			}

@@ -150,6 +150,18 @@ func (w *world) tableOf(name string, features rhumb.SnapshotFeatures, shardSize 
 // with the entry if give is set.
 func (w *world) append(id rhumb.RangeID, tell, give bool, writes ...entry.Write) {
 	w.t.Helper()
+	e, b := w.next(id, writes)
+	w.write(b)
+	switch {
+	case tell && give:
+		w.driver.Committed(id, w.logs[id].commit, []*entry.Entry{e})
+	case tell:
+		w.driver.Committed(id, w.logs[id].commit, nil)
+	}
+}
+
+// next returns the next committed entry of a range, and the batch that stores it.
+func (w *world) next(id rhumb.RangeID, writes []entry.Write) (*entry.Entry, *storage.Batch) {
 	store := w.engine.Store(id)
 	b := store.NewBatch()
 	l := w.logs[id]
@@ -168,7 +180,6 @@ func (w *world) append(id rhumb.RangeID, tell, give bool, writes ...entry.Write)
 	if !w.behind {
 		b.SetCommit(id, storage.Commit{Seq: e.Seq, HLC: w.clock})
 	}
-	w.write(b)
 	for _, x := range writes {
 		if rhumb.IsTombstone(x.Value) {
 			delete(l.rows, row{x.Table, string(x.Name)})
@@ -176,12 +187,7 @@ func (w *world) append(id rhumb.RangeID, tell, give bool, writes ...entry.Write)
 			l.rows[row{x.Table, string(x.Name)}] = string(x.Value)
 		}
 	}
-	switch {
-	case tell && give:
-		w.driver.Committed(id, l.commit, []*entry.Entry{e})
-	case tell:
-		w.driver.Committed(id, l.commit, nil)
-	}
+	return e, b
 }
 
 func (w *world) write(b *storage.Batch) {
@@ -387,6 +393,102 @@ func TestToldBeforeStored(t *testing.T) {
 	})
 }
 
+// TestLoadWaitsForStorage guards that a load has every entry up to the positions of its version. A node that catches up hears of entries
+// and their commit in one message, so the driver has them before storage does.
+func TestLoadWaitsForStorage(t *testing.T) {
+	for _, followed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("followed=%t", followed), func(t *testing.T) {
+			w := newWorld(t, Policy{OnDemand: true})
+			id := w.table("t", rhumb.SnapshotOn)
+			late, jumps := hashRange(1), hashRange(2)
+			w.append(late, true, true, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
+			w.append(jumps, true, true, entry.Write{Table: id, Name: []byte("b"), Value: opaque("1")})
+			w.check(map[string]rhumb.TableID{"t": id})
+
+			e, batch := w.next(late, []entry.Write{{Table: id, Name: []byte("a"), Value: opaque("2")}})
+			w.driver.Committed(late, w.logs[late].commit, []*entry.Entry{e})
+			publish := func() {
+				t.Helper()
+				if _, err := w.driver.Publish(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The image may follow the entry before storage has it, and the load may come after that.
+			if followed {
+				publish()
+			}
+			// The range jumps, so that the table is loaded.
+			w.append(jumps, false, false, entry.Write{Table: id, Name: []byte("b"), Value: opaque("2")})
+			w.append(jumps, false, false, entry.Write{Table: id, Name: []byte("b"), Value: opaque("3")})
+			w.trim(jumps)
+			w.driver.Committed(jumps, w.logs[jumps].commit, nil)
+			publish()
+			err := w.view(func(v reader.View) error {
+				p, err := v.Position(late)
+				if err != nil {
+					return err
+				}
+				rows, err := w.rows("t")
+				if want := string(opaque(fmt.Sprint(p.Seq))); err == nil && rows["a"] != want {
+					t.Errorf("at position %d the image holds %q, and not %q", p.Seq, rows["a"], want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			w.write(batch)
+			w.check(map[string]rhumb.TableID{"t": id})
+		})
+	}
+}
+
+// TestLostCopyLeaves guards that a range whose copy is gone from storage leaves the image with its records when its table is loaded, and
+// returns with another copy.
+func TestLostCopyLeaves(t *testing.T) {
+	w := newWorld(t, Policy{OnDemand: true})
+	id := w.table("t", rhumb.SnapshotOn)
+	lost, jumps := hashRange(1), hashRange(2)
+	put := func(at rhumb.RangeID, tell bool, value string) {
+		w.append(at, tell, tell, entry.Write{Table: id, Name: fmt.Append(nil, "of ", at.Slot), Value: opaque(value)})
+	}
+	put(lost, true, "1")
+	put(jumps, true, "1")
+	w.check(map[string]rhumb.TableID{"t": id})
+	b := w.engine.Store(lost).NewBatch()
+	b.DropRange(lost)
+	w.write(b)
+	delete(w.logs, lost)
+	put(jumps, false, "2")
+	put(jumps, false, "3")
+	w.trim(jumps)
+	w.driver.Committed(jumps, w.logs[jumps].commit, nil)
+	publish := func() {
+		t.Helper()
+		if _, err := w.driver.Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "the load", func() bool {
+		publish()
+		rows, err := w.rows("t")
+		return err == nil && rows["of 2"] == string(opaque("3"))
+	})
+	w.check(map[string]rhumb.TableID{"t": id})
+	if err := w.view(func(v reader.View) error { _, err := v.Position(lost); return err }); rhumb.KindOf(err) != rhumb.NotFound {
+		t.Errorf("the position of a range without a copy: %v", err)
+	}
+	// Nobody reports the new copy: the driver has not forgotten the position.
+	put(lost, false, "1")
+	await(t, "the records of the new copy", func() bool {
+		publish()
+		rows, err := w.rows("t")
+		return err == nil && len(rows) == 2
+	})
+	w.check(map[string]rhumb.TableID{"t": id})
+}
+
 // TestRangeLeaves guards that the records of a range leave the image with the node's replica, and
 // return with it.
 func TestRangeLeaves(t *testing.T) {
@@ -477,7 +579,7 @@ func TestLoadOutlastsCollection(t *testing.T) {
 	}
 	info, _ := w.state.TableByName("t")
 	tab := &table{Table: *info, stale: true}
-	c := &cut{d: &Driver{cfg: w.driver.cfg, tables: map[rhumb.TableID]*table{id: tab}}, st: w.state.State, at: at}
+	c := &cut{d: &Driver{cfg: w.driver.cfg, tables: map[rhumb.TableID]*table{id: tab}, loaded: map[rhumb.RangeID]rhumb.Slot{}}, st: w.state.State, at: at}
 	if err := c.openReaders(); err != nil {
 		t.Fatal(err)
 	}

@@ -229,6 +229,7 @@ func (d *Driver) dropRanges(st *catalog.State) {
 		}
 		whole := d.merged[id]
 		delete(d.at, id)
+		delete(d.loaded, id)
 		delete(d.pending, id)
 		delete(d.unsaved, id)
 		delete(d.merged, id)
@@ -241,6 +242,11 @@ func (d *Driver) dropRanges(st *catalog.State) {
 			t.stale = t.stale || !ok && !whole || ok && t.Class == r.Class
 		}
 	}
+	// The image does not have a range yet that has left before.
+	maps.DeleteFunc(d.pending, func(id rhumb.RangeID, _ move) bool {
+		r, ok := st.Range(id)
+		return ok && !r.IsReplica(d.cfg.Node)
+	})
 }
 
 // addRanges begins to follow ranges, from the positions reported before they were followed or those
