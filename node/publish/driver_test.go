@@ -444,6 +444,21 @@ func TestLoadWaitsForStorage(t *testing.T) {
 	}
 }
 
+// TestJumpAwaitsCatalog guards that a range gets no position before the catalog gives it to the node: the load would not read it.
+func TestJumpAwaitsCatalog(t *testing.T) {
+	w := newWorld(t, Policy{OnDemand: true})
+	old := w.state.State
+	id := w.table("t", rhumb.SnapshotOn)
+	home := hashRange(1)
+	w.append(home, false, false, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
+	for st, want := range map[*catalog.State]int{old: 0, w.state.State: 1} {
+		c := &cut{d: &Driver{cfg: w.driver.cfg}, st: st, at: map[rhumb.RangeID]format.Position{}}
+		if err := c.jumpRange(home, w.logs[home].commit); err != nil || len(c.at) != want {
+			t.Errorf("positions %v, want %d: %v", c.at, want, err)
+		}
+	}
+}
+
 // TestLostCopyLeaves guards that a range whose copy is gone from storage leaves the image with its records when its table is loaded, and
 // returns with another copy.
 func TestLostCopyLeaves(t *testing.T) {
