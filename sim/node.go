@@ -34,6 +34,8 @@ type node struct {
 	// older is set while the node runs an older build.
 	older bool
 	life  int
+	// working is set while code of the process runs, and stopping once that ends the process (stopByError).
+	working, stopping bool
 	// inbox holds what arrived during a pause.
 	inbox     []func()
 	processes []*process
@@ -87,10 +89,14 @@ func (n *node) run(life int, do func()) {
 	case n.paused:
 		n.inbox = append(n.inbox, func() { n.run(life, do) })
 	default:
-		do()
-		// do may have crashed the node or begun another life.
+		n.work(func() {
+			do()
+			// do may have crashed the node or begun another life.
+			if !n.down && n.life == life {
+				n.resumeAll()
+			}
+		})
 		if !n.down && n.life == life {
-			n.resumeAll()
 			n.observeReplicas()
 		}
 	}

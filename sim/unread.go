@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -91,13 +92,41 @@ func (n *node) refuseReads(length time.Duration) string {
 	return n.name()
 }
 
+// errStopped unwinds what a node does when its process ends by an error. Code that went on, as no process does after
+// [host.Config].Fatal, would work on a batch that lacks a part.
+var errStopped = errors.New("sim: the process of the node stopped")
+
 // stopByError ends a process that could not continue because of its disk. It is started again.
 func (n *node) stopByError(err error) {
 	if !n.disk.refusing {
 		panic(err)
 	}
 	n.w.tracef(n.name(), "stops: %v", err)
+	if n.working {
+		n.stopping = true
+		panic(errStopped)
+	}
 	n.later(0, func() { n.w.takeDown(n, stoppedFor) })
+}
+
+// work calls do as a part of the process, and takes the node down if the process ends by an error in it.
+func (n *node) work(do func()) {
+	if n.working {
+		do()
+		return
+	}
+	running := n.w.running
+	n.working = true
+	defer func() {
+		n.working = false
+		if n.stopping {
+			// Any other panic goes on, with its stack.
+			_ = recover()
+			n.stopping, n.w.running = false, running
+			n.w.takeDown(n, stoppedFor)
+		}
+	}()
+	do()
 }
 
 // watchGroup stops the process when its copy of the metadata failed, as package node does.
