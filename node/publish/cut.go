@@ -75,7 +75,7 @@ func (c *cut) awaitsParent(id rhumb.RangeID) bool {
 // planRange lets a range jump if its log does not reach back to its position in the image.
 func (c *cut) planRange(id rhumb.RangeID) error {
 	to := c.d.pending[id]
-	st, ok := c.d.cfg.Engine.Store(id).State(id)
+	st, ok := c.d.copyOf(id)
 	from := c.d.at[id].Seq + 1
 	// Entries at hand count as well: the log may be trimmed while they wait.
 	trimmed := ok && from < uint64(st.Trim) && to.entriesFrom(rhumb.Seq(from)) == nil
@@ -150,14 +150,14 @@ func (c *cut) gather() error {
 func (c *cut) followLog(id rhumb.RangeID, to move) error {
 	store := c.d.cfg.Engine.Store(id)
 	from := c.d.at[id].Seq + 1
+	st, held := c.d.copyOf(id)
 	// A load reads storage up to the position, and entries at hand may not be there yet.
 	if c.d.anyStale() {
-		st, _ := store.State(id)
 		to.Seq = min(to.Seq, st.Last.Seq)
 	}
 	for from <= uint64(to.Seq) && c.bytes < c.limit {
 		es := to.entriesFrom(rhumb.Seq(from))
-		if es == nil {
+		if es == nil && held {
 			var err error
 			if es, err = store.Entries(id, rhumb.Seq(from), to.Seq, readBytes); err != nil {
 				return err
@@ -193,6 +193,9 @@ func (m move) entriesFrom(seq rhumb.Seq) []*entry.Entry {
 // jumpRange moves a range to a position that its log does not lead to, and marks the tables of its
 // class stale.
 func (c *cut) jumpRange(id rhumb.RangeID, to Position) error {
+	if _, held := c.d.copyOf(id); !held {
+		return nil
+	}
 	p, ok, err := c.d.cfg.Engine.Store(id).Position(id, to.Seq)
 	if err != nil {
 		return err
@@ -350,7 +353,8 @@ var errStorageBehind = errors.New("storage lacks entries that the image follows"
 
 // awaitStorage lets the version load tables only if storage has every entry up to the positions of the version: the image follows
 // entries at hand, which the host may not have applied yet. It returns errStorageBehind if some are missing. If they are missing
-// for longer than storageWait, the node has lost its copy of the range, and the range leaves the image until it has another one.
+// for longer than storageWait, the node has lost its copy of the range, or the copy is quarantined, and the range leaves the image until
+// the node has another one.
 func (c *cut) awaitStorage() error {
 	behind := map[rhumb.RangeID]format.Position{}
 	for _, t := range c.d.tables {
@@ -358,7 +362,7 @@ func (c *cut) awaitStorage() error {
 			continue
 		}
 		for _, id := range c.rangesOf(t.Class) {
-			st, _ := c.d.cfg.Engine.Store(id).State(id)
+			st, _ := c.d.copyOf(id)
 			if p, ok := c.positionOf(id); ok && p.Seq > uint64(st.Last.Seq) {
 				behind[id] = p
 			}

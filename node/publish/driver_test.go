@@ -459,49 +459,73 @@ func TestJumpAwaitsCatalog(t *testing.T) {
 	}
 }
 
-// TestLostCopyLeaves guards that a range whose copy is gone from storage leaves the image with its records when its table is loaded, and
-// returns with another copy.
+// TestLostCopyLeaves guards that a range whose copy is gone from storage, or quarantined, leaves the image with its records when its table is
+// loaded, and returns with another copy.
 func TestLostCopyLeaves(t *testing.T) {
-	w := newWorld(t, Policy{OnDemand: true})
-	id := w.table("t", rhumb.SnapshotOn)
-	lost, jumps := hashRange(1), hashRange(2)
-	put := func(at rhumb.RangeID, tell bool, value string) {
-		w.append(at, tell, tell, entry.Write{Table: id, Name: fmt.Append(nil, "of ", at.Slot), Value: opaque(value)})
+	for _, quarantined := range []bool{false, true} {
+		t.Run(fmt.Sprintf("quarantined=%t", quarantined), func(t *testing.T) {
+			w := newWorld(t, Policy{OnDemand: true})
+			id := w.table("t", rhumb.SnapshotOn)
+			lost, jumps := hashRange(1), hashRange(2)
+			put := func(at rhumb.RangeID, tell bool, value string) {
+				w.append(at, tell, tell, entry.Write{Table: id, Name: fmt.Append(nil, "of ", at.Slot), Value: opaque(value)})
+			}
+			put(lost, true, "1")
+			put(jumps, true, "1")
+			w.check(map[string]rhumb.TableID{"t": id})
+			drop := func() {
+				b := w.engine.Store(lost).NewBatch()
+				b.DropRange(lost)
+				w.write(b)
+			}
+			publish := func() {
+				t.Helper()
+				if _, err := w.driver.Publish(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if quarantined {
+				// What the copy got wrong is never followed.
+				put(lost, false, "wrong")
+				b := w.engine.Store(lost).NewBatch()
+				b.SetQuarantine(lost, "its log contradicts that of the primary")
+				w.write(b)
+				w.driver.Committed(lost, w.logs[lost].commit, nil)
+				publish()
+				if rows, err := w.rows("t"); err != nil || rows["of 1"] != string(opaque("1")) {
+					t.Errorf("after the quarantine the image holds %q: %v", rows["of 1"], err)
+				}
+			} else {
+				drop()
+			}
+			delete(w.logs, lost)
+			put(jumps, false, "2")
+			put(jumps, false, "3")
+			w.trim(jumps)
+			w.driver.Committed(jumps, w.logs[jumps].commit, nil)
+			await(t, "the load", func() bool {
+				publish()
+				rows, err := w.rows("t")
+				return err == nil && rows["of 2"] == string(opaque("3"))
+			})
+			w.check(map[string]rhumb.TableID{"t": id})
+			if err := w.view(func(v reader.View) error { _, err := v.Position(lost); return err }); rhumb.KindOf(err) != rhumb.NotFound {
+				t.Errorf("the position of a range without a copy: %v", err)
+			}
+			if quarantined {
+				drop()
+				put(lost, false, "0")
+			}
+			// Nobody reports the new copy: the driver has not forgotten the position.
+			put(lost, false, "1")
+			await(t, "the records of the new copy", func() bool {
+				publish()
+				rows, err := w.rows("t")
+				return err == nil && len(rows) == 2
+			})
+			w.check(map[string]rhumb.TableID{"t": id})
+		})
 	}
-	put(lost, true, "1")
-	put(jumps, true, "1")
-	w.check(map[string]rhumb.TableID{"t": id})
-	b := w.engine.Store(lost).NewBatch()
-	b.DropRange(lost)
-	w.write(b)
-	delete(w.logs, lost)
-	put(jumps, false, "2")
-	put(jumps, false, "3")
-	w.trim(jumps)
-	w.driver.Committed(jumps, w.logs[jumps].commit, nil)
-	publish := func() {
-		t.Helper()
-		if _, err := w.driver.Publish(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, "the load", func() bool {
-		publish()
-		rows, err := w.rows("t")
-		return err == nil && rows["of 2"] == string(opaque("3"))
-	})
-	w.check(map[string]rhumb.TableID{"t": id})
-	if err := w.view(func(v reader.View) error { _, err := v.Position(lost); return err }); rhumb.KindOf(err) != rhumb.NotFound {
-		t.Errorf("the position of a range without a copy: %v", err)
-	}
-	// Nobody reports the new copy: the driver has not forgotten the position.
-	put(lost, false, "1")
-	await(t, "the records of the new copy", func() bool {
-		publish()
-		rows, err := w.rows("t")
-		return err == nil && len(rows) == 2
-	})
-	w.check(map[string]rhumb.TableID{"t": id})
 }
 
 // TestRangeLeaves guards that the records of a range leave the image with the node's replica, and

@@ -13,6 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // applyCatalog makes the image hold the tables that the catalog publishes and the ranges that the
@@ -211,6 +212,14 @@ func (d *Driver) localRanges(st *catalog.State, class rhumb.ClassID) (out []rhum
 	return out
 }
 
+// copyOf returns the state of this node's copy of a range. A quarantined copy counts as none: it is damaged, or contradicts the protocol.
+func (d *Driver) copyOf(id rhumb.RangeID) (st storage.RangeState, ok bool) {
+	if st, ok = d.cfg.Engine.Store(id).State(id); st.Quarantine != "" {
+		return storage.RangeState{}, false
+	}
+	return st, ok
+}
+
 // dropRanges forgets ranges that this node no longer holds. The tables of their class are loaded
 // again without them.
 func (d *Driver) dropRanges(st *catalog.State) {
@@ -270,7 +279,7 @@ func (d *Driver) addRanges(st *catalog.State) {
 		delete(d.idle, r.ID)
 		// The report may be missing, for example after a restart without new commits. Storage in
 		// turn may know less, since its commit position is written with the next append.
-		if s, ok := d.cfg.Engine.Store(r.ID).State(r.ID); ok && s.Commit > to.Seq {
+		if s, ok := d.copyOf(r.ID); ok && s.Commit > to.Seq {
 			to = Position{s.Commit, s.CommitHLC}
 		}
 		if to.Seq > d.pending[r.ID].Seq && uint64(to.Seq) > d.at[r.ID].Seq {
