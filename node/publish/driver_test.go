@@ -66,7 +66,11 @@ const (
 	hashSlots int          = 4
 )
 
-func newWorld(t *testing.T, policy Policy) *world {
+// newWorld returns the world of a cluster of the oldest version, in which each range has one slot.
+func newWorld(t *testing.T, policy Policy) *world { return newWorldOf(t, policy, "") }
+
+// newWorldOf is newWorld with the node's build, which decides the version of the cluster.
+func newWorldOf(t *testing.T, policy Policy, build string) *world {
 	engine, err := storage.OpenEngine([]string{t.TempDir()}, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +78,7 @@ func newWorld(t *testing.T, policy Policy) *world {
 	w := &world{t: t, engine: engine, root: t.TempDir(), logs: map[rhumb.RangeID]*log{}, clock: 1}
 	w.state.State = catalog.New()
 	w.apply(catalog.Init{Cluster: rhumb.UUID{1}, First: catalog.RegisterNode{
-		Store: rhumb.UUID{2}, Boot: 1, Nonce: 1, Region: "here", Zone: "a", HasLocation: true,
+		Store: rhumb.UUID{2}, Boot: 1, Nonce: 1, Region: "here", Zone: "a", HasLocation: true, Binary: build,
 	}})
 	w.open(policy)
 	t.Cleanup(func() {
@@ -526,6 +530,59 @@ func TestLostCopyLeaves(t *testing.T) {
 			w.check(map[string]rhumb.TableID{"t": id})
 		})
 	}
+}
+
+// TestSplitDuringLoad guards the records of a range that storage divides before the driver hears of that, while a table is loaded: the load
+// reads the first part only, and the image lacks the other one until it is loaded too.
+func TestSplitDuringLoad(t *testing.T) {
+	w := newWorldOf(t, Policy{OnDemand: true}, rhumb.ThisBuild("test").String())
+	id := w.table("t", rhumb.SnapshotOn)
+	tables := map[string]rhumb.TableID{"t": id}
+	var ids []rhumb.RangeID
+	for r := range w.state.Ranges() {
+		ids = append(ids, r.ID)
+	}
+	parent, jumps := ids[0], ids[1]
+	r, _ := w.state.Range(parent)
+	last := r.LastSlot()
+	child := rhumb.RangeID{Region: parent.Region, Slot: last}
+	b := w.engine.Store(parent).NewBatch()
+	b.CreateRange(storage.RangeState{Range: parent, LastSlot: last})
+	w.logs[parent] = &log{rows: map[row]string{}}
+	w.write(b)
+	w.append(parent, true, true, entry.Write{Table: id, Name: []byte("first part"), Value: opaque("1")},
+		entry.Write{Table: id, Name: []byte("second part"), Value: opaque("1"), Slot: last})
+	w.append(jumps, true, true, entry.Write{Table: id, Name: []byte("other"), Value: opaque("1")})
+	w.check(tables)
+
+	w.apply(catalog.PrepareSplit{Range: parent, Version: r.Version, At: last})
+	e, b := w.next(parent, nil)
+	e.Requests[0].Split = last // only the driver looks at it
+	w.write(b)
+	b = w.engine.Store(parent).NewBatch()
+	if _, err := b.Split(parent, storage.Split{At: last, Seq: e.Seq, Promised: 2}); err != nil {
+		t.Fatal(err)
+	}
+	w.write(b)
+	for range 2 {
+		w.append(jumps, false, false, entry.Write{Table: id, Name: []byte("other"), Value: opaque("2")})
+	}
+	w.trim(jumps)
+	w.driver.Committed(jumps, w.logs[jumps].commit, nil)
+	if _, err := w.driver.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	at := w.logs[parent].commit
+	w.driver.Born(child, parent, at)
+	w.driver.Committed(parent, at, []*entry.Entry{e})
+	moved := row{id, "second part"}
+	w.logs[child] = &log{commit: at, rows: map[row]string{moved: w.logs[parent].rows[moved]}}
+	delete(w.logs[parent].rows, moved)
+	born, _ := w.state.Range(child)
+	w.apply(catalog.CompleteSplit{Range: child, Epoch: born.Epoch})
+	w.driver.CatalogChanged()
+	w.check(tables)
 }
 
 // TestRangeLeaves guards that the records of a range leave the image with the node's replica, and
