@@ -169,6 +169,42 @@ func TestFullRestart(t *testing.T) {
 	})
 }
 
+// TestReplayInSteps guards that a start applies a long log in steps of bounded size: a replica that applied all of it at once answered nobody
+// for seconds, and its node was fenced before each of its lives had served.
+func TestReplayInSteps(t *testing.T) {
+	inBubble(t, 1, nil, func(c *cluster) {
+		const commands, each = 100, 50
+		name := strings.Repeat("r", 60)
+		for range commands {
+			batch := catalog.Batch{}
+			for range each {
+				batch.Commands = append(batch.Commands, catalog.AddRegion{Name: name})
+			}
+			c.propose(1, batch)
+		}
+		c.kill(1)
+		registry := prometheus.NewRegistry()
+		c.adjust = func(c *Config) { c.Registerer = registry }
+		c.open(1)
+		if _, err := c.groups[1].Linearize(c.t.Context()); err != nil {
+			c.t.Fatal(err)
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var steps uint64
+		for _, f := range families {
+			if strings.HasSuffix(f.GetName(), "_apply_seconds") {
+				steps = f.GetMetric()[0].GetHistogram().GetSampleCount()
+			}
+		}
+		if want := uint64(commands * each * len(name) / applySize); steps < want {
+			c.t.Errorf("the log was applied in %d steps, want at least %d", steps, want)
+		}
+	})
+}
+
 // TestFarBehind disconnects a learner until the log that it needs is compacted. It takes over a
 // state, in parts and over a lossy network, and its watch reports a full update.
 func TestFarBehind(t *testing.T) {
