@@ -106,10 +106,9 @@ type Config struct {
 	Place place.Config
 	// LogSize is the growth in bytes after which the log is compacted to a copy of the state. If
 	// the last copy was larger, the log grows to the size of the copy instead, so that writing
-	// states costs no more than writing the log. A start replays the log: a mebibyte holds some
-	// 15,000 entries, which take about a second. LogKeep is the number of applied entries that are
-	// kept for followers that lag a little; more would need a state transfer. Defaults: 1 MiB and
-	// 1,000.
+	// states costs no more than writing the log. A start replays the log; a mebibyte holds some
+	// 15,000 entries. LogKeep is the number of applied entries that are kept for followers that lag
+	// a little; more would need a state transfer. Defaults: 1 MiB and 1,000.
 	LogSize int
 	LogKeep uint64
 

@@ -42,13 +42,10 @@ type Fault struct {
 
 // Bounds of the time without service. A failover in one region takes at most 2 s;
 // for faults that look like a slow node, half a second more, and the pause of the
-// clients before they try again. Over a link that is too slow for its load,
-// heartbeats may arrive just in time while entries wait behind other entries, so
-// nobody is suspected, and the rule about slow members decides, within 6 s.
+// clients before they try again.
 const (
 	gapFailover = 2500 * time.Millisecond
 	gapSlow     = 3 * time.Second
-	gapLate     = 6 * time.Second
 )
 
 // Faults returns all faults, in the order of the documentation.

@@ -23,7 +23,7 @@ func shapeFaults() []Fault {
 		{"delay", "F16", "the packets from and to one node take 50 to 100 ms longer", gapSlow, shapeStrike("delay", shape{delay: 50 * time.Millisecond, jitter: 50 * time.Millisecond})},
 		{"loss", "F17", "one in ten packets from and to one node is lost", gapSlow, shapeStrike("loss", shape{loss: 0.1})},
 		{"reorder", "F18", "one in four packets from and to one node overtakes those of the last 10 to 20 ms", gapSlow, shapeStrike("reorder", shape{delay: 10 * time.Millisecond, jitter: 10 * time.Millisecond, overtake: 0.25})},
-		{"slow-link", "F19", "each node gets one megabit a second from one node, and that one from all others together", gapLate, shapeStrike("slow-link", shape{bytesPerSecond: 1e6 / 8})},
+		{"slow-link", "F19", "each node gets one megabit a second from one node, and that one from all others together", gapSlow, shapeStrike("slow-link", shape{bytesPerSecond: 1e6 / 8})},
 	}
 }
 

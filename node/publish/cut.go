@@ -75,10 +75,14 @@ func (c *cut) awaitsParent(id rhumb.RangeID) bool {
 // planRange lets a range jump if its log does not reach back to its position in the image.
 func (c *cut) planRange(id rhumb.RangeID) error {
 	to := c.d.pending[id]
-	st, ok := c.d.copyOf(id)
+	st, held := c.d.copyOf(id)
+	// The range stays pending until the node has a copy that is not quarantined.
+	if !held {
+		return nil
+	}
 	from := c.d.at[id].Seq + 1
 	// Entries at hand count as well: the log may be trimmed while they wait.
-	trimmed := ok && from < uint64(st.Trim) && to.entriesFrom(rhumb.Seq(from)) == nil
+	trimmed := from < uint64(st.Trim) && to.entriesFrom(rhumb.Seq(from)) == nil
 	if trimmed || c.allStale(id) {
 		if err := c.jumpRange(id, to.Position); err != nil {
 			return err
@@ -150,14 +154,18 @@ func (c *cut) gather() error {
 func (c *cut) followLog(id rhumb.RangeID, to move) error {
 	store := c.d.cfg.Engine.Store(id)
 	from := c.d.at[id].Seq + 1
-	st, held := c.d.copyOf(id)
 	// A load reads storage up to the position, and entries at hand may not be there yet.
 	if c.d.anyStale() {
+		st, _ := c.d.copyOf(id)
 		to.Seq = min(to.Seq, st.Last.Seq)
 	}
 	for from <= uint64(to.Seq) && c.bytes < c.limit {
 		es := to.entriesFrom(rhumb.Seq(from))
-		if es == nil && held {
+		if es == nil {
+			// The log of a quarantined copy is not followed.
+			if _, held := c.d.copyOf(id); !held {
+				return nil
+			}
 			var err error
 			if es, err = store.Entries(id, rhumb.Seq(from), to.Seq, readBytes); err != nil {
 				return err
@@ -193,9 +201,6 @@ func (m move) entriesFrom(seq rhumb.Seq) []*entry.Entry {
 // jumpRange moves a range to a position that its log does not lead to, and marks the tables of its
 // class stale.
 func (c *cut) jumpRange(id rhumb.RangeID, to Position) error {
-	if _, held := c.d.copyOf(id); !held {
-		return nil
-	}
 	p, ok, err := c.d.cfg.Engine.Store(id).Position(id, to.Seq)
 	if err != nil {
 		return err

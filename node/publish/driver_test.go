@@ -248,6 +248,14 @@ func (w *world) rows(name string) (out map[string]string, err error) {
 	return out, err
 }
 
+// publish publishes a version.
+func (w *world) publish() {
+	w.t.Helper()
+	if _, err := w.driver.Publish(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // check reports every commit to the driver, publishes, and compares the image with the effects of
 // the logs.
 func (w *world) check(tables map[string]rhumb.TableID) {
@@ -387,9 +395,7 @@ func TestToldBeforeStored(t *testing.T) {
 	w.check(map[string]rhumb.TableID{"t": id})
 	l := w.logs[hashRange(0)]
 	w.driver.Committed(hashRange(0), Position{l.commit.Seq + 1, w.clock + 1}, nil)
-	if _, err := w.driver.Publish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.publish()
 	w.append(hashRange(0), false, false, entry.Write{Table: id, Name: []byte("b"), Value: opaque("2")})
 	await(t, "the entry in the image", func() bool {
 		rows, err := w.rows("t")
@@ -411,22 +417,16 @@ func TestLoadWaitsForStorage(t *testing.T) {
 
 			e, batch := w.next(late, []entry.Write{{Table: id, Name: []byte("a"), Value: opaque("2")}})
 			w.driver.Committed(late, w.logs[late].commit, []*entry.Entry{e})
-			publish := func() {
-				t.Helper()
-				if _, err := w.driver.Publish(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
 			// The image may follow the entry before storage has it, and the load may come after that.
 			if followed {
-				publish()
+				w.publish()
 			}
 			// The range jumps, so that the table is loaded.
 			w.append(jumps, false, false, entry.Write{Table: id, Name: []byte("b"), Value: opaque("2")})
 			w.append(jumps, false, false, entry.Write{Table: id, Name: []byte("b"), Value: opaque("3")})
 			w.trim(jumps)
 			w.driver.Committed(jumps, w.logs[jumps].commit, nil)
-			publish()
+			w.publish()
 			err := w.view(func(v reader.View) error {
 				p, err := v.Position(late)
 				if err != nil {
@@ -482,12 +482,6 @@ func TestLostCopyLeaves(t *testing.T) {
 				b.DropRange(lost)
 				w.write(b)
 			}
-			publish := func() {
-				t.Helper()
-				if _, err := w.driver.Publish(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
 			if quarantined {
 				// What the copy got wrong is never followed.
 				put(lost, false, "wrong")
@@ -495,7 +489,7 @@ func TestLostCopyLeaves(t *testing.T) {
 				b.SetQuarantine(lost, "its log contradicts that of the primary")
 				w.write(b)
 				w.driver.Committed(lost, w.logs[lost].commit, nil)
-				publish()
+				w.publish()
 				if rows, err := w.rows("t"); err != nil || rows["of 1"] != string(opaque("1")) {
 					t.Errorf("after the quarantine the image holds %q: %v", rows["of 1"], err)
 				}
@@ -508,7 +502,7 @@ func TestLostCopyLeaves(t *testing.T) {
 			w.trim(jumps)
 			w.driver.Committed(jumps, w.logs[jumps].commit, nil)
 			await(t, "the load", func() bool {
-				publish()
+				w.publish()
 				rows, err := w.rows("t")
 				return err == nil && rows["of 2"] == string(opaque("3"))
 			})
@@ -523,7 +517,7 @@ func TestLostCopyLeaves(t *testing.T) {
 			// Nobody reports the new copy: the driver has not forgotten the position.
 			put(lost, false, "1")
 			await(t, "the records of the new copy", func() bool {
-				publish()
+				w.publish()
 				rows, err := w.rows("t")
 				return err == nil && len(rows) == 2
 			})
@@ -569,9 +563,7 @@ func TestSplitDuringLoad(t *testing.T) {
 	}
 	w.trim(jumps)
 	w.driver.Committed(jumps, w.logs[jumps].commit, nil)
-	if _, err := w.driver.Publish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.publish()
 
 	at := w.logs[parent].commit
 	w.driver.Born(child, parent, at)
@@ -617,9 +609,7 @@ func TestRangeLeaves(t *testing.T) {
 	w.append(gone, true, true, entry.Write{Table: id, Name: []byte("late"), Value: opaque("v")})
 	w.trim(gone)
 	w.driver.Committed(gone, w.logs[gone].commit, nil)
-	if _, err := w.driver.Publish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.publish()
 	if err := w.view(func(v reader.View) error { _, err := v.Position(gone); return err }); rhumb.KindOf(err) != rhumb.NotFound {
 		t.Errorf("the position of a range that left, after entries that came later: %v", err)
 	}
