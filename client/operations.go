@@ -259,8 +259,8 @@ func (c *Client) SetSetting(ctx context.Context, name, value string) error {
 }
 
 // HandOverRange asks for the handover of a range to an in-sync node, which also becomes its preferred primary. It
-// returns the record while the handover is prepared; Ranges shows when the node has become primary. The error kind
-// Conflict means that the node cannot take over now; the message says why.
+// returns the record with the prepared handover, or without one if the node was primary already; Ranges shows when the node has become
+// primary. The error kind Conflict means that the node cannot take over now; the message says why.
 func (c *Client) HandOverRange(ctx context.Context, id rhumb.RangeID, to rhumb.NodeID) (*rhumb.Range, error) {
 	resp, err := askOperations(ctx, c, "client.Client.HandOverRange", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.HandOverRangeResponse, error) {
 		return oc.HandOverRange(ctx, &rhumbpb.HandOverRangeRequest{Range: api.EncodeRangeID(id), Node: uint32(to)})

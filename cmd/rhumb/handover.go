@@ -74,12 +74,6 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 		if err != nil {
 			return err
 		}
-		var from rhumb.NodeID
-		for _, r := range c.Ranges() {
-			if r.ID == id {
-				from = r.Primary
-			}
-		}
 		// The request returns when the handover is prepared. The nodes carry it out without a command, whether or not
 		// this command still runs.
 		begin := time.Now()
@@ -93,9 +87,8 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 		}
 		limited, cancel := context.WithTimeout(ctx, handoverWait)
 		defer cancel()
-		after, err := awaitRange(limited, c, id, func(r *rhumb.Range) bool {
-			return r.Primary == to || r.Version >= before.Version && r.Prepared == nil
-		})
+		// The copy of the metadata that this client has may be older, and show an earlier term of the node.
+		after, err := awaitRange(limited, c, id, func(r *rhumb.Range) bool { return r.Version >= before.Version && r.Prepared == nil })
 		if err != nil {
 			return rhumb.Ef(op, rhumb.Unavailable, "range %s was not handed over to %s yet; a handover that takes too long is cancelled, and `rhumb range describe %s` shows who is primary", id, to, id)
 		}
@@ -103,7 +96,7 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 			return rhumb.Ef(op, rhumb.Unavailable, "range %s was not handed over to %s: the handover was cancelled, or another node was elected; its primary is %s", id, to, after.Primary)
 		}
 		// The time includes the round trips of the metadata, before and after the pause of writes.
-		doc := handoverDoc{Range: id.String(), From: nodeName(from), To: to.String(), Epoch: uint64(after.Epoch), Ms: float64(time.Since(begin).Microseconds()) / 1000}
+		doc := handoverDoc{Range: id.String(), From: nodeName(before.Primary), To: to.String(), Epoch: uint64(after.Epoch), Ms: float64(time.Since(begin).Microseconds()) / 1000}
 		return rc.printHandover(doc)
 	})
 }

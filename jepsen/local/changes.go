@@ -112,7 +112,7 @@ func strikeHandover(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 		}
 		// A handover that takes too long is cancelled, which shows in the record
 		// too.
-		now, err := c.awaitRange(ctx, r.ID, func(r *rhumb.Range) bool { return r.Primary == to || r.Version >= before.Version && r.Prepared == nil })
+		now, err := c.awaitRange(ctx, r.ID, func(r *rhumb.Range) bool { return r.Version >= before.Version && r.Prepared == nil })
 		return err == nil && now.Primary == to, err
 	}), nil
 }

@@ -17,6 +17,8 @@ type operator struct {
 	// meanwhile is called before each command is applied, with the number of the command.
 	meanwhile func(proposed int)
 	proposed  int
+	// afterwards is called after each command is applied, before the state is read that Propose returns.
+	afterwards func()
 }
 
 func (o *operator) State() *catalog.State { return o.node.State() }
@@ -33,12 +35,13 @@ func (o *operator) Propose(_ context.Context, cmd catalog.Command) (catalog.Resu
 	o.proposed++
 	o.meanwhile(o.proposed)
 	res := o.apply(cmd)
+	o.afterwards()
 	return res, o.State(), res.Err()
 }
 
 // startOperator returns the service of a cluster with five nodes in one region, and a table whose ranges have three copies.
 func startOperator(t *testing.T) (*operator, *Operations) {
-	o := &operator{node: &node{w: newWorld(), st: catalog.New()}, meanwhile: func(int) {}}
+	o := &operator{node: &node{w: newWorld(), st: catalog.New()}, meanwhile: func(int) {}, afterwards: func() {}}
 	o.mustApply(t, catalog.Init{Cluster: cluster, First: register(1)})
 	for i := range byte(4) {
 		o.mustApply(t, register(i+2))
@@ -107,6 +110,40 @@ func TestDecommissionEndsBalance(t *testing.T) {
 		if _, err := s.StartOperation(t.Context(), start); kindOf(t, err) != rhumb.Conflict || o.proposed != decideMost {
 			t.Errorf("with a move %s, after %d proposals: %v", name, o.proposed, err)
 		}
+	}
+}
+
+// TestHandoverOverAtOnce guards that the answer to a handover that nodes carried out at once has the record with the handover: without it,
+// the request would seem to have found the node primary already, and done nothing.
+func TestHandoverOverAtOnce(t *testing.T) {
+	o, s := startOperator(t)
+	r := o.rangesOf(1)[0]
+	to := r.InSync[0]
+	if to == r.Primary {
+		to = r.InSync[1]
+	}
+	o.afterwards = func() {
+		if now, _ := o.State().Range(r.ID); now.Prepared != nil {
+			target, _ := o.State().Node(to)
+			o.mustApply(t, catalog.AdoptHandover{Range: r.ID, Epoch: now.Prepared.Epoch, Boot: target.Boot})
+		}
+	}
+	q := &rhumbpb.HandOverRangeRequest{Range: api.EncodeRangeID(r.ID), Node: uint32(to)}
+	resp, err := s.HandOverRange(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := o.State().Range(r.ID); now.Primary != to {
+		t.Fatalf("nobody carried it out: %+v", now)
+	}
+	if got := api.DecodeRange(resp.GetRange()); got.Primary != r.Primary || got.Prepared == nil || got.Prepared.Target != to {
+		t.Errorf("the answer is %+v", got)
+	}
+	if resp, err = s.HandOverRange(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	if got := api.DecodeRange(resp.GetRange()); got.Primary != to || got.Prepared != nil {
+		t.Errorf("the answer of a node that is primary already is %+v", got)
 	}
 }
 
