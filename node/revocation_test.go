@@ -113,9 +113,10 @@ func TestRevokedNodeReturns(t *testing.T) {
 		t.Error("a node with a revoked certificate serves")
 	}
 	put(t, kvAs(t, nodes[0], operator), table.Id, "meanwhile", "v")
-	if d, ok := nodes[0].State().NodeByName("eu-3"); !ok || d.State != rhumb.NodeFenced {
-		t.Errorf("the revoked node is %v", d)
-	}
+	await(t, "the revoked node to be fenced", func() bool {
+		d, ok := nodes[0].State().NodeByName("eu-3")
+		return ok && d.State == rhumb.NodeFenced
+	})
 	a.Node(t, "eu-3").WriteTo(t, DefaultIdentity(dir))
 	retry(t, func(context.Context) error { return back.Ready() })
 	if got := get(t, kvAs(t, back, operator), table.Id, "meanwhile"); got != "v" {

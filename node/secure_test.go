@@ -16,6 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -233,12 +234,11 @@ func firstAnswer[F any](s interface {
 // another one.
 func TestFounder(t *testing.T) {
 	a := identitytest.New(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := freeport.Take(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := addrs[0]
 	early := startSecure(t, a, filepath.Join(t.TempDir(), "n2"), "eu-2", addr)
 	cfg := secureConfig(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
 	var founded atomic.Int32

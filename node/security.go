@@ -205,17 +205,13 @@ func (n *Node) DescribeIdentities(ctx context.Context) ([]*rhumbpb.NodeIdentityR
 	if err != nil {
 		return nil, err
 	}
-	var reports []*rhumbpb.NodeIdentityReport
+	nodes := slices.Collect(m.group.State().Nodes())
+	// A fenced node is known not to answer.
+	nodes = slices.DeleteFunc(nodes, func(d *rhumb.Node) bool { return d.State == rhumb.NodeFenced })
+	reports := make([]*rhumbpb.NodeIdentityReport, len(nodes))
 	var wait sync.WaitGroup
 	// All at once, so that several nodes that hang cost one timeout.
-	for d := range m.group.State().Nodes() {
-		// A fenced node is known not to answer.
-		if d.State == rhumb.NodeFenced {
-			continue
-		}
-		r := &rhumbpb.NodeIdentityReport{}
-		reports = append(reports, r)
-		i := len(reports) - 1
+	for i, d := range nodes {
 		wait.Go(func() { reports[i] = m.describeIdentityOf(ctx, d) })
 	}
 	wait.Wait()

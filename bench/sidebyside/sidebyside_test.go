@@ -171,7 +171,7 @@ func TestCycle(t *testing.T) {
 // TestMeasureLogs checks that each log runs each case without an error, that the callers of a group share syncs, and that the node log is read
 // back whole and leaves nothing on the disk.
 func TestMeasureLogs(t *testing.T) {
-	cfg := LogsConfig{Dir: t.TempDir(), Callers: []int{1, 16}, Rounds: 1, Measure: 100 * time.Millisecond, ValueBytes: 100, Progress: func(string) {}}
+	cfg := LogsConfig{Dir: t.TempDir(), Callers: []int{1, 16}, Rounds: 1, Measure: 400 * time.Millisecond, ValueBytes: 100, Progress: func(string) {}}
 	r, err := MeasureLogs(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -235,7 +235,12 @@ func (s *service) once(p *plan, ready chan<- error) error {
 	}
 	s.mu.Lock()
 	s.pid, s.status = pid, ""
+	stopping := s.stopping
 	s.mu.Unlock()
+	// A stop that came before the process existed had nobody to ask.
+	if stopping {
+		_ = unix.Kill(pid, p.kill)
+	}
 	// Nothing more is known about these than that the program was started.
 	if p.kind == "simple" || p.kind == "exec" {
 		s.becomeActive(ready)
@@ -385,7 +390,13 @@ func (s *service) stop() {
 	case <-over:
 	case <-time.After(stopMost):
 		s.logf("did not end within %v, is killed", stopMost)
-		_ = unix.Kill(-pid, unix.SIGKILL)
+		// The process may be another one by now. Group 0 would be that of the stand-in itself.
+		s.mu.Lock()
+		pid = s.pid
+		s.mu.Unlock()
+		if pid != 0 {
+			_ = unix.Kill(-pid, unix.SIGKILL)
+		}
 		<-over
 	}
 	s.set("inactive")

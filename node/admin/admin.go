@@ -14,8 +14,10 @@ import (
 
 // Metadata is the metadata group as seen from this node.
 type Metadata interface {
-	// Propose sends a command to the metadata leader and waits until this node has applied it.
+	// Propose sends a command to the metadata leader and waits for the decision, and for a while until this node has applied it.
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, error)
+	// AwaitRevision waits until this node has applied a revision.
+	AwaitRevision(ctx context.Context, revision uint64) error
 	// State returns the newest catalog of this node.
 	State() *catalog.State
 }
@@ -61,7 +63,6 @@ func (a *Admin) CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhum
 	if err != nil {
 		return nil, nil, err
 	}
-	// Propose returns after this node has applied the command, so the local catalog has the table.
 	st := a.cfg.Meta.State()
 	t, ok := st.Table(res.Table)
 	if !ok {
@@ -83,6 +84,10 @@ func (a *Admin) proposeCommand(ctx context.Context, op rhumb.Op, cmd catalog.Com
 	res, err := a.cfg.Meta.Propose(ctx, cmd)
 	if err == nil {
 		err = res.Err()
+	}
+	// The answer to the caller reads this node's catalog.
+	if err == nil {
+		err = a.cfg.Meta.AwaitRevision(ctx, res.Revision)
 	}
 	return res, rhumb.Wrap(op, err)
 }

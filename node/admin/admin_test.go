@@ -22,6 +22,8 @@ type meta struct {
 	st *catalog.State
 	// refuse, if not nil, is the answer to proposals.
 	refuse error
+	// behind, if not nil, is the catalog of a node that has not applied the last commands.
+	behind *catalog.State
 	sizes  map[rhumb.RangeID]int64
 	opened int
 }
@@ -29,7 +31,17 @@ type meta struct {
 func (m *meta) State() *catalog.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.behind != nil {
+		return m.behind
+	}
 	return m.st
+}
+
+func (m *meta) AwaitRevision(context.Context, uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behind = nil
+	return nil
 }
 
 func (m *meta) Propose(_ context.Context, cmd catalog.Command) (catalog.Result, error) {
@@ -118,6 +130,19 @@ func TestCreateTableTellsRefusals(t *testing.T) {
 	m.refuse = rhumb.E("test", rhumb.Unknown, "no majority")
 	if _, _, err := a.CreateTable(t.Context(), catalog.CreateTable{Name: "crews", Settings: other}); rhumb.KindOf(err) != rhumb.Unknown {
 		t.Errorf("a proposal whose fate is not known: %v", err)
+	}
+}
+
+// TestCreateTableBehind guards that a node which applies the command late finds the table that it has created.
+func TestCreateTableBehind(t *testing.T) {
+	m, a, _ := start(t)
+	m.behind = m.st
+	table, st, err := a.CreateTable(t.Context(), catalog.CreateTable{Name: "crews", Settings: rhumb.DefaultClassSettings()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := st.Table(table.ID); !ok || got.Name != "crews" {
+		t.Errorf("the catalog has %+v", got)
 	}
 }
 

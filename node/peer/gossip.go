@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -85,6 +87,21 @@ const gossipLeaveTimeout = 500 * time.Millisecond
 // gossipUpdateTimeout bounds the time that Announce waits until other nodes have the label.
 const gossipUpdateTimeout = 2 * time.Second
 
+// gossipTries bounds the attempts to listen on a port that the kernel chooses.
+const gossipTries = 10
+
+// listenGossip listens for TCP and UDP on one port. If the kernel chooses the port of the one, that of the other may be in use.
+func listenGossip(cfg *memberlist.NetTransportConfig) (t *memberlist.NetTransport, err error) {
+	for range gossipTries {
+		t, err = memberlist.NewNetTransport(cfg)
+		// The error does not wrap its cause.
+		if err == nil || cfg.BindPort != 0 || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) {
+			break
+		}
+	}
+	return t, err
+}
+
 // StartGossip starts to listen. It knows no other node until Join, or until another node joins it.
 func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	const op rhumb.Op = "peer.StartGossip"
@@ -99,7 +116,7 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	// The transport is created here instead of by memberlist: delayedTransport wraps it, and with
 	// port 0 only the transport knows the port that the label must name.
 	logger := log.New(&slogWriter{cfg.Logger}, "", 0)
-	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{host}, BindPort: port, Logger: logger})
+	inner, err := listenGossip(&memberlist.NetTransportConfig{BindAddrs: []string{host}, BindPort: port, Logger: logger})
 	if err != nil {
 		return nil, rhumb.Ef(op, rhumb.Unavailable, "cannot listen on %s for gossip: %v; check whether another node uses the address", cfg.Addr, err)
 	}

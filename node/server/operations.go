@@ -100,7 +100,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 	}
 	o, ok := st.Operation(res.Operation)
 	if !ok {
-		return nil, statusError(rhumb.Ef(op, rhumb.Internal, "operation %s was started but is missing from the catalog; report this", res.Operation))
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "operation %s was trimmed meanwhile", res.Operation))
 	}
 	return &rhumbpb.StartOperationResponse{Operation: api.EncodeOperation(o)}, nil
 }
@@ -342,13 +342,13 @@ func (s *Operations) AlterSetting(ctx context.Context, q *rhumbpb.AlterSettingRe
 func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeRequest) (*rhumbpb.SplitRangeResponse, error) {
 	const op rhumb.Op = "server.Operations.SplitRange"
 	id := api.DecodeRangeID(q.GetRange())
-	var at rhumb.Slot
-	_, st, err := s.proposeFresh(ctx, func(st *catalog.State) (catalog.Command, error) {
+	res, _, err := s.proposeFresh(ctx, func(st *catalog.State) (catalog.Command, error) {
 		r, ok := st.RangeOf(id)
 		if !ok {
 			return nil, noRangeError(op, id)
 		}
-		if at = rhumb.Slot(q.GetAt()); at == 0 {
+		at := rhumb.Slot(q.GetAt())
+		if at == 0 {
 			// Names are hashed, so half of the slots have about half of the data.
 			at = r.ID.Slot + (r.LastSlot()-r.ID.Slot+1)/2
 			if free, ok := catalog.FreeSlot(r, at); ok {
@@ -360,11 +360,7 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 	if err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
-	child, ok := st.Range(rhumb.RangeID{Region: id.Region, Slot: at})
-	if !ok {
-		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s was removed meanwhile", id))
-	}
-	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(child)}, nil
+	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(res.Range)}, nil
 }
 
 // noRangeError returns the error of a request about a slot that no range has.
