@@ -392,7 +392,7 @@ func TestNodeBehind(t *testing.T) {
 // Every way in which a call can run out of time says what is known of its effect.
 func TestOutOfTime(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	c := w.open("", func(cfg *Config) { cfg.Timeout = 200 * time.Millisecond; cfg.AttemptTimeout = 50 * time.Millisecond })
+	c := w.open("", func(cfg *Config) { cfg.Timeout = 1500 * time.Millisecond; cfg.AttemptTimeout = 200 * time.Millisecond })
 	tab := w.table(c, "plain")
 	arrived := make(chan struct{}, 1000)
 	drop := func(*rhumbpb.Request) fault {

@@ -163,7 +163,11 @@ func testNewAuthority(t *testing.T, c *secureCluster) {
 	c.operator = filepath.Join(next, "out")
 	c.ok(t, "cert", "distrust", old)
 	c.ok(t, "get", "flights", "SWR8")
-	fails(t, exit.Auth, before...)
+	// Each node rejects it when its copy of the metadata is up to date.
+	await(t, "the old authority to be rejected", bootWait, func() bool {
+		_, _, code := runIn(t.Context(), "", before...)
+		return code == exit.Auth
+	})
 	fails(t, exit.Usage, c.as("cert", "trust", filepath.Join(c.authorityDir, "ca.crt"))...)
 	if text := c.ok(t, "cert", "ls"); !strings.Contains(text, "distrusted") {
 		t.Errorf("cert ls: %s", text)

@@ -40,7 +40,11 @@ func TestWitnessSecured(t *testing.T) {
 		return append(args, "--addr", n.addr, "--ca", ca, "--user", "ada", "--password-file", password)
 	}
 	// The witness serves users like any node, and decides about their rights by its own copy of the metadata.
-	ok(t, through(witness, "put", "survives", "first", "n=1")...)
+	// Which may be a moment behind that of the node that created the user.
+	await(t, "the witness to know the user", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", through(witness, "put", "survives", "first", "n=1")...)
+		return code == exit.OK
+	})
 	ok(t, through(witness, "get", "survives", "first")...)
 	fails(t, exit.Auth, through(witness, "get", "secret", "first")...)
 	fails(t, exit.Auth, through(witness, "voter", "lead", "n1")...)

@@ -74,13 +74,24 @@ func (s *Operations) proposeFresh(ctx context.Context, decide func(*catalog.Stat
 		}
 		res, st, err := s.node.Propose(ctx, cmd)
 		if err == nil && len(res.Items) > 0 {
-			res = res.Items[len(res.Items)-1]
-			err = res.Err()
+			last := res.Items[len(res.Items)-1]
+			err = refusalOf(res.Items, last)
+			res = last
 		}
 		if rhumb.KindOf(err) != rhumb.Conflict || try == decideMost {
 			return res, st, err
 		}
 	}
+}
+
+// refusalOf returns why the last command of a batch was refused, nil if it was not. If an earlier command about the same range was
+// refused, the last one does not fit the record and that refusal is the cause.
+func refusalOf(items []catalog.Result, last catalog.Result) error {
+	if last.Failure == nil || last.Failure.Range.IsZero() {
+		return last.Err()
+	}
+	first := slices.IndexFunc(items, func(r catalog.Result) bool { return r.Failure != nil && r.Failure.Range == last.Failure.Range })
+	return items[first].Err()
 }
 
 // StartOperation starts an operation.

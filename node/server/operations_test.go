@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -118,14 +119,10 @@ func TestDecommissionEndsBalance(t *testing.T) {
 func TestHandoverOverAtOnce(t *testing.T) {
 	o, s := startOperator(t)
 	r := o.rangesOf(1)[0]
-	to := r.InSync[0]
-	if to == r.Primary {
-		to = r.InSync[1]
-	}
+	to := r.InSync[slices.IndexFunc(r.InSync, func(n rhumb.NodeID) bool { return n != r.Primary })]
 	o.afterwards = func() {
 		if now, _ := o.State().Range(r.ID); now.Prepared != nil {
-			target, _ := o.State().Node(to)
-			o.mustApply(t, catalog.AdoptHandover{Range: r.ID, Epoch: now.Prepared.Epoch, Boot: target.Boot})
+			o.carryOut(t, r.ID)
 		}
 	}
 	q := &rhumbpb.HandOverRangeRequest{Range: api.EncodeRangeID(r.ID), Node: uint32(to)}
@@ -144,6 +141,64 @@ func TestHandoverOverAtOnce(t *testing.T) {
 	}
 	if got := api.DecodeRange(resp.GetRange()); got.Primary != to || got.Prepared != nil {
 		t.Errorf("the answer of a node that is primary already is %+v", got)
+	}
+}
+
+// carryOut plays the target of a handover that is prepared.
+func (o *operator) carryOut(t *testing.T, id rhumb.RangeID) {
+	t.Helper()
+	r, _ := o.State().Range(id)
+	target, _ := o.State().Node(r.Prepared.Target)
+	o.mustApply(t, catalog.AdoptHandover{Range: id, Epoch: r.Prepared.Epoch, Boot: target.Boot})
+}
+
+// touch changes the record of a range and leaves its roles alone.
+func (o *operator) touch(t *testing.T, id rhumb.RangeID) {
+	t.Helper()
+	r, _ := o.State().Range(id)
+	at := slices.IndexFunc(r.InSync, func(n rhumb.NodeID) bool { return n != r.Primary })
+	r = o.mustApply(t, catalog.PrepareHandover{Range: id, Version: r.Version, Target: r.InSync[at]}).Range
+	o.mustApply(t, catalog.CancelHandover{Range: id, Version: r.Version})
+}
+
+// TestHandoverOfChangedRange guards that a handover and a fail-back are decided again when the record of the range changes before the command is
+// applied, and that a record which changes each time is an error that says so.
+func TestHandoverOfChangedRange(t *testing.T) {
+	for _, changes := range []int{1, decideMost} {
+		o, s := startOperator(t)
+		first := o.rangesOf(1)[0]
+		id, from := first.ID, first.Primary
+		to := first.InSync[slices.IndexFunc(first.InSync, func(n rhumb.NodeID) bool { return n != from })]
+		o.meanwhile = func(proposed int) {
+			if proposed <= changes {
+				o.touch(t, id)
+			}
+		}
+		_, err := s.HandOverRange(t.Context(), &rhumbpb.HandOverRangeRequest{Range: api.EncodeRangeID(id), Node: uint32(to)})
+		if r, _ := o.State().Range(id); changes < decideMost && (err != nil || r.Prepared == nil || r.Prepared.Target != to || r.Preferred != to) {
+			t.Errorf("after %d proposals: %v, %+v", o.proposed, err, r)
+		}
+		if changes == decideMost && (kindOf(t, err) != rhumb.Conflict || o.proposed != decideMost) {
+			t.Errorf("after %d proposals: %v", o.proposed, err)
+		}
+
+		o, s = startOperator(t)
+		first, _ = o.State().Range(id)
+		o.mustApply(t, catalog.PrepareHandover{Range: id, Version: first.Version, Target: to})
+		o.carryOut(t, id)
+		o.meanwhile = func(proposed int) {
+			if proposed <= changes {
+				o.touch(t, id)
+			}
+		}
+		back, err := s.FailBack(t.Context(), &rhumbpb.FailBackRequest{Node: uint32(from)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved, stays := len(back.Prepared), len(back.Blocked)
+		if changes < decideMost && (moved != 1 || stays != 0 || o.proposed != changes+1) || changes == decideMost && (moved != 0 || stays != 1 || o.proposed != decideMost) {
+			t.Errorf("after %d proposals: %v", o.proposed, back)
+		}
 	}
 }
 
