@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,13 +51,20 @@ func awaitReady(t *testing.T, nodes ...*Node) {
 
 func createTable(t *testing.T, n *Node, name string, replicas uint32) *rhumbpb.Table {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	resp, err := clusterClient(t, n).CreateTable(ctx, &rhumbpb.CreateTableRequest{Name: name, Settings: &rhumbpb.ClassSettings{Replicas: replicas, HashSlots: 8}})
-	if err != nil {
-		t.Fatal(err)
+	c := clusterClient(t, n)
+	for {
+		resp, err := c.CreateTable(ctx, &rhumbpb.CreateTableRequest{Name: name, Settings: &rhumbpb.ClassSettings{Replicas: replicas, HashSlots: 8}})
+		if err == nil {
+			return resp.Table
+		}
+		// A node of a busy machine may be fenced for a moment, and then there are too few for the copies.
+		if ctx.Err() != nil || !strings.Contains(err.Error(), "live nodes") {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return resp.Table
 }
 
 func clusterClient(t *testing.T, n *Node) rhumbpb.ClusterClient {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"os"
@@ -179,12 +180,12 @@ func TestDamagedCopyHeals(t *testing.T) {
 // del deletes one key.
 func del(t *testing.T, kv rhumbpb.KVClient, table uint32, name string) {
 	t.Helper()
-	_, err := kv.Do(t.Context(), &rhumbpb.Request{Hops: 2, Write: &rhumbpb.Write{Resolve: true, Mutations: []*rhumbpb.Mutation{{
-		Kind: rhumbpb.MutationKind_MUTATION_KIND_DELETE, Table: table, Name: []byte(name),
-	}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	retry(t, func(ctx context.Context) error {
+		_, err := kv.Do(ctx, &rhumbpb.Request{Hops: 2, Write: &rhumbpb.Write{Resolve: true, Mutations: []*rhumbpb.Mutation{{
+			Kind: rhumbpb.MutationKind_MUTATION_KIND_DELETE, Table: table, Name: []byte(name),
+		}}}})
+		return err
+	})
 }
 
 // TestImageFollowsCopy guards the image of a node whose ranges are replaced by copies: its log does not lead to the new
