@@ -118,7 +118,7 @@ type Error struct {
 	// Current is the version of the key, for ConditionFailed. It is zero if the key is absent or
 	// its version is unknown.
 	Current Version
-	// RetryAfter is the recommended wait before the next try, for Overloaded. It is zero if no wait is known.
+	// RetryAfter is the recommended wait before the next try, for Overloaded and Unavailable. It is zero if no wait is known.
 	RetryAfter time.Duration
 	// Msg says what failed, with the value, then why, then what to do. It names no Go type and no
 	// kind.
@@ -244,10 +244,10 @@ func CurrentOf(err error) Version {
 	return Version{}
 }
 
-// RetryAfterOf returns the recommended wait before a request that was refused as Overloaded is tried again. It returns
+// RetryAfterOf returns the recommended wait before a request that was refused as Overloaded or Unavailable is tried again. It returns
 // zero if no wait is known, and for errors of other kinds.
 func RetryAfterOf(err error) time.Duration {
-	if KindOf(err) != Overloaded {
+	if k := KindOf(err); k != Overloaded && k != Unavailable {
 		return 0
 	}
 	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {

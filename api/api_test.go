@@ -135,11 +135,13 @@ func TestErrors(t *testing.T) {
 	same(t, got, failed)
 	got, _ = DecodeError(wire(t, EncodeError(rhumb.Wrap("c.D", failed), Hint{})))
 	same(t, got.Current, failed.Current)
-	refused := &rhumb.Error{Op: "a.B", Kind: rhumb.Overloaded, RetryAfter: 70 * time.Millisecond, Msg: "m"}
-	got, _ = DecodeError(wire(t, EncodeError(refused, Hint{})))
-	same(t, got, refused)
-	got, _ = DecodeError(wire(t, EncodeError(rhumb.Wrap("c.D", refused), Hint{})))
-	same(t, got.RetryAfter, refused.RetryAfter)
+	for _, kind := range []rhumb.Kind{rhumb.Overloaded, rhumb.Unavailable} {
+		refused := &rhumb.Error{Op: "a.B", Kind: kind, RetryAfter: 70 * time.Millisecond, Msg: "m"}
+		got, _ = DecodeError(wire(t, EncodeError(refused, Hint{})))
+		same(t, got, refused)
+		got, _ = DecodeError(wire(t, EncodeError(rhumb.Wrap("c.D", refused), Hint{})))
+		same(t, got.RetryAfter, refused.RetryAfter)
+	}
 	if Status(nil, h) != nil {
 		t.Error("no error became one")
 	}

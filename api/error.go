@@ -83,7 +83,7 @@ func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 		e.Kind = rhumb.Kind(k)
 	}
 	// No other kind promises that waiting helps.
-	if e.Kind == rhumb.Overloaded {
+	if e.Kind == rhumb.Overloaded || e.Kind == rhumb.Unavailable {
 		e.RetryAfter = DecodeMicros(m.GetRetryAfterUs())
 	}
 	h := Hint{Unread: m.GetUnread()}

@@ -144,6 +144,21 @@ func TestOpenFails(t *testing.T) {
 	w.mu.Unlock()
 }
 
+// TestOpenAsksAgain: a node that cannot decide a login yet, as after the user was created elsewhere, is asked again, and not for ever.
+func TestOpenAsksAgain(t *testing.T) {
+	for unsure, want := range map[int]rhumb.Kind{unsureTries - 1: 0, unsureTries: rhumb.Unavailable} {
+		w := newWorld(t, 1, 1)
+		w.nodes[0].unsure = unsure
+		c, err := Open(t.Context(), Config{Addrs: []string{w.nodes[0].addr}, Insecure: true})
+		if err == nil {
+			c.Close()
+		}
+		if (err != nil) != (want != 0) || err != nil && rhumb.KindOf(err) != want {
+			t.Errorf("after %d answers: %v", unsure, err)
+		}
+	}
+}
+
 // The nearest node by measured round trip decides the caller's region, whatever the order of the
 // addresses.
 func TestNearest(t *testing.T) {

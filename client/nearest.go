@@ -148,6 +148,14 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 	for _, a := range c.cfg.Addrs {
 		work.Go(func() {
 			resp, err := c.ping(ctx, a)
+			// A node that could not decide the login says when to come back: its users may be older than those of the cluster.
+			for i := 1; i < unsureTries && isUnsure(err) && ctx.Err() == nil; i++ {
+				select {
+				case <-time.After(rhumb.RetryAfterOf(unwrapAnswer(err))):
+					resp, err = c.ping(ctx, a)
+				case <-ctx.Done():
+				}
+			}
 			for i := 1; i < pingsPerRound && err == nil; i++ {
 				resp, err = c.ping(ctx, a)
 			}
@@ -191,6 +199,15 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 	default:
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: unwrapAnswer(last)}
 	}
+}
+
+// unsureTries bounds how often Open asks a node that cannot decide a login. The node itself asks the metadata leader each time.
+const unsureTries = 5
+
+// isUnsure reports whether a node answered that the same request may succeed a little later.
+func isUnsure(err error) bool {
+	err = unwrapAnswer(err)
+	return rhumb.KindOf(err) == rhumb.Unavailable && rhumb.RetryAfterOf(err) > 0
 }
 
 // isDenial reports whether a node answered that the caller has no identity or no right. All nodes

@@ -62,7 +62,7 @@ type worldNode struct {
 	addr   string
 	server *grpc.Server
 
-	mu     sync.Mutex // guards the three below
+	mu     sync.Mutex // guards all below
 	fault  func(q *rhumbpb.Request) fault
 	frames []int // requests of each frame
 	asked  int
@@ -70,6 +70,7 @@ type worldNode struct {
 	poses  func() (rhumb.NodeID, rhumb.ClusterID) // who it says it is, when not itself
 	status *rhumbpb.StatusResponse                // if not nil, the status it reports
 	frozen *api.Metadata                          // if not nil, the metadata of a node that is cut off
+	unsure int                                    // pings that it answers like a login that it cannot decide
 
 	admin []proto.Message // requests of operators that the node got
 }
@@ -625,6 +626,13 @@ func holds(m *rhumb.Mutation, old stored, exists bool) (bool, error) {
 }
 
 func (n *worldNode) Ping(context.Context, *rhumbpb.PingRequest) (*rhumbpb.PingResponse, error) {
+	n.mu.Lock()
+	n.unsure--
+	unsure := n.unsure >= 0
+	n.mu.Unlock()
+	if unsure {
+		return nil, api.Status(&rhumb.Error{Op: "world", Kind: rhumb.Unavailable, RetryAfter: time.Millisecond, Msg: "try again"}, api.Hint{})
+	}
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	node := n.w.meta.Nodes[n.id-1]

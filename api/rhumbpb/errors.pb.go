@@ -164,7 +164,7 @@ type Error struct {
 	// With CONDITION_FAILED: the current version of the key, if it is known and the key exists.
 	CurrentHlc  uint64 `protobuf:"fixed64,8,opt,name=current_hlc,json=currentHlc,proto3" json:"current_hlc,omitempty"`
 	CurrentNode uint32 `protobuf:"varint,9,opt,name=current_node,json=currentNode,proto3" json:"current_node,omitempty"`
-	// With OVERLOADED: the recommended pause before the next attempt, in microseconds; 0 if unknown.
+	// With OVERLOADED and UNAVAILABLE: the recommended pause before the next attempt, in microseconds; 0 if unknown.
 	RetryAfterUs uint64 `protobuf:"varint,10,opt,name=retry_after_us,json=retryAfterUs,proto3" json:"retry_after_us,omitempty"`
 	// As the end of a stream: the node has read no request of the stream, so it has carried out none.
 	Unread        bool `protobuf:"varint,11,opt,name=unread,proto3" json:"unread,omitempty"`

@@ -102,7 +102,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 	}
 	await(t, "the stopped node to end", settleWait, func() bool { return gone(process.PID) })
 	// A node that is down is named, and the wait has an end.
-	if _, stderr, code := runIn(t.Context(), "", "status", "--wait", "--timeout", "1s"); code != exit.Unavailable || !strings.Contains(stderr, victim.String()+" is not ready") {
+	if _, stderr, code := runIn(t.Context(), "", "status", "--wait", "--timeout", "3s"); code != exit.Unavailable || !strings.Contains(stderr, victim.String()+" is not ready") {
 		t.Errorf("status --wait with a node down: exit %d, %s", code, stderr)
 	}
 	h.awaitProgress()
