@@ -71,7 +71,7 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	return c.awaitTable(ctx, op, name, resp.GetRevision())
+	return c.awaitTable(ctx, op, name, rhumb.TableID(resp.GetTable().GetId()), resp.GetRevision())
 }
 
 // TableStatus is a table with the settings of its class.

@@ -144,6 +144,42 @@ func TestOpenFails(t *testing.T) {
 	w.mu.Unlock()
 }
 
+// TestSplitOutcome guards that a split which was given up is recognised, and that metadata from before the reservation says nothing.
+func TestSplitOutcome(t *testing.T) {
+	rng := func(slot, last rhumb.Slot, version uint64, birth rhumb.Epoch) *rhumb.Range {
+		return &rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: slot}, Last: last, Version: version, Birth: birth}
+	}
+	reserved := rng(32, 63, 6, 4)
+	for name, tt := range map[string]struct {
+		ranges     []*rhumb.Range
+		born, over bool
+	}{
+		"before the reservation": {[]*rhumb.Range{rng(0, 63, 5, 0)}, false, false},
+		"reserved":               {[]*rhumb.Range{rng(0, 63, 9, 0), reserved}, false, false},
+		"divided":                {[]*rhumb.Range{rng(0, 31, 6, 0), rng(32, 63, 7, 0)}, true, true},
+		"given up":               {[]*rhumb.Range{rng(0, 63, 7, 0)}, false, true},
+		"another region":         {[]*rhumb.Range{{ID: rhumb.RangeID{Region: 2}, Last: 63, Version: 99}}, false, false},
+	} {
+		if born, over := splitOutcome(tt.ranges, reserved); (born != nil) != tt.born || over != tt.over {
+			t.Errorf("%s: %+v, over %v", name, born, over)
+		}
+	}
+}
+
+// TestAwaitTable guards that a client whose metadata has an earlier table of the name waits for the one that it asks for.
+func TestAwaitTable(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	have := w.table(c, "plain").Info().ID
+	if tab, err := c.awaitTable(t.Context(), "test", "plain", have, 1); err != nil || tab.Info().ID != have {
+		t.Errorf("the table itself: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := c.awaitTable(ctx, "test", "plain", have+1, 1)
+	wantKind(t, err, rhumb.Unavailable)
+}
+
 // TestOpenAsksAgain: a node that cannot decide a login yet, as after the user was created elsewhere, is asked again, and not for ever.
 func TestOpenAsksAgain(t *testing.T) {
 	for unsure, want := range map[int]rhumb.Kind{unsureTries - 1: 0, unsureTries: rhumb.Unavailable} {

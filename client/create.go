@@ -35,6 +35,10 @@ func (p *plan) writeOrCreate(ctx context.Context) (BatchResult, error) {
 	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
 		guess = c.homes.expectedRegion(m.Table, here)
 	}
+	// Nobody answers there. The survey finds the record elsewhere, or a place for it.
+	if c.meta.isDead(guess, p.t.info.Class) {
+		guess = 0
+	}
 	if guess == here {
 		out, err := p.writeInRegion(ctx, guess, ifPresent(p.mutations))
 		if rhumb.KindOf(err) != rhumb.ConditionFailed {

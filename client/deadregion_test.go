@@ -71,6 +71,44 @@ func TestCreateWhileARegionIsDead(t *testing.T) {
 	await(t, "the second home to be noticed", func() bool { return third.Metrics().Duplicates == 1 })
 }
 
+// TestHomeDead guards that the class of a record is that of the range that holds its home, which is not the first slot of the range for most
+// names. A table that survives the loss of a region is read although its region is dead.
+func TestHomeDead(t *testing.T) {
+	m := newMetadata()
+	m.applyUpdate(&api.Metadata{
+		Full: true, Revision: 1, Regions: []rhumb.Region{{ID: 1, Name: "frankfurt", Dead: true}},
+		Classes: []rhumb.Class{{ID: 1, Settings: rhumb.ClassSettings{Survival: rhumb.SurviveRegion}}, {ID: 2}},
+		Ranges: []*rhumb.Range{
+			{ID: rhumb.RangeID{Region: 1, Slot: 0}, Last: 63, Class: 1}, {ID: rhumb.RangeID{Region: 1, Slot: 64}, Last: 127, Class: 2},
+		},
+	})
+	for slot, dead := range map[rhumb.Slot]bool{0: false, 1: false, 63: false, 64: true, 127: true} {
+		if got := m.isHomeDead(rhumb.RangeID{Region: 1, Slot: slot}); got != dead {
+			t.Errorf("slot %d is dead: %v", slot, got)
+		}
+	}
+}
+
+// TestWriteFromADeadRegion guards that a caller whose own region is dead patches and deletes records elsewhere, and does not wait for a region
+// in which it would have expected them.
+func TestWriteFromADeadRegion(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	c := w.open("virginia", func(cfg *Config) { cfg.Timeout, cfg.AttemptTimeout = time.Hour, time.Hour })
+	far := w.open("frankfurt")
+	for _, name := range []string{"patched", "deleted"} {
+		must[Result](t)(w.table(far, "plain").PutRecord(t.Context(), []byte(name), record(t, "a", 1), PutOptions{Home: "frankfurt"}))
+	}
+	w.node(3).set(func(*rhumbpb.Request) fault { return fault{drop: true} })
+	w.setDead(3, true)
+	await(t, "the news", func() bool { return c.meta.isDead(3, 0) })
+	tab := w.table(c, "plain")
+	patched := must[Result](t)(tab.Patch(t.Context(), []byte("patched"), record(t, "b", 2), PatchOptions{}))
+	deleted := must[Result](t)(tab.Delete(t.Context(), []byte("deleted"), DeleteOptions{}))
+	if patched.Key.Home.Region != 2 || deleted.Key.Home.Region != 2 {
+		t.Errorf("patched in region %d, deleted in region %d", patched.Key.Home.Region, deleted.Key.Home.Region)
+	}
+}
+
 // TestGetManyWithoutARegion guards that a read of many names answers with what the living regions
 // have, at once where metadata knows that a region is dead and as soon as it learns so where it
 // does not yet, and that it says which names are unknown because of which region.

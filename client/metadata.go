@@ -427,15 +427,15 @@ func (m *metadata) isDeadLocked(id rhumb.RegionID, class rhumb.ClassID) bool {
 	return m.regions[id].Dead && m.classes[class].Settings.Survival != rhumb.SurviveRegion
 }
 
-// isRangeDead is isDead for the home and the class of a range.
-func (m *metadata) isRangeDead(id rhumb.RangeID) bool {
+// isHomeDead is isDead for the region of a home and the class of the range that holds it.
+func (m *metadata) isHomeDead(home rhumb.RangeID) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var class rhumb.ClassID
-	if r := m.ranges[id]; r != nil {
+	if r := m.rangeOfLocked(home); r != nil {
 		class = r.Class
 	}
-	return m.isDeadLocked(id.Region, class)
+	return m.isDeadLocked(home.Region, class)
 }
 
 // regionName returns the name of a region, or its ID if the region is unknown.

@@ -149,7 +149,7 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		work.Go(func() {
 			resp, err := c.ping(ctx, a)
 			// A node that could not decide the login says when to come back: its users may be older than those of the cluster.
-			for i := 1; i < unsureTries && isUnsure(err) && ctx.Err() == nil; i++ {
+			for i := 1; i < unsureTries && c.isUnsure(err) && ctx.Err() == nil; i++ {
 				select {
 				case <-time.After(rhumb.RetryAfterOf(unwrapAnswer(err))):
 					resp, err = c.ping(ctx, a)
@@ -204,10 +204,16 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 // unsureTries bounds how often Open asks a node that cannot decide a login. The node itself asks the metadata leader each time.
 const unsureTries = 5
 
-// isUnsure reports whether a node answered that the same request may succeed a little later.
-func isUnsure(err error) bool {
+// isUnsure reports whether a login may succeed a little later: the node said so, or it asks the metadata leader for longer than a ping waits.
+func (c *Client) isUnsure(err error) bool {
 	err = unwrapAnswer(err)
-	return rhumb.KindOf(err) == rhumb.Unavailable && rhumb.RetryAfterOf(err) > 0
+	switch rhumb.KindOf(err) {
+	case rhumb.Unavailable:
+		return rhumb.RetryAfterOf(err) > 0
+	case rhumb.DeadlineExceeded:
+		return c.cfg.User != ""
+	}
+	return false
 }
 
 // isDenial reports whether a node answered that the caller has no identity or no right. All nodes

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -269,6 +270,45 @@ func (c *Client) HandOverRange(ctx context.Context, id rhumb.RangeID, to rhumb.N
 		return nil, err
 	}
 	return api.DecodeRange(resp.GetRange()), nil
+}
+
+// splitPoll is how often AwaitSplit looks at the client's own copy of the metadata, which costs no request.
+const splitPoll = 5 * time.Millisecond
+
+// AwaitSplit waits until a range that SplitRange has reserved has its slots, and returns its record. The error kind Conflict means that the split was
+// given up, and the old range is whole.
+func (c *Client) AwaitSplit(ctx context.Context, reserved *rhumb.Range) (*rhumb.Range, error) {
+	const op rhumb.Op = "client.Client.AwaitSplit"
+	for {
+		switch born, over := splitOutcome(c.Ranges(), reserved); {
+		case born != nil:
+			return born, nil
+		case over:
+			return nil, rhumb.Ef(op, rhumb.Conflict, "the split at slot %d was given up, and the range is whole: its in-sync copies were not all reachable; retry", reserved.ID.Slot)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, rhumb.WrapKind(op, rhumb.DeadlineExceeded, ctx.Err())
+		case <-time.After(splitPoll):
+		}
+	}
+}
+
+// splitOutcome returns the record of a reserved range that has its slots, and whether its split is over. A copy of the metadata from before the
+// reservation has no record of it either: then the range that holds the slots has a smaller version, because a split that is given up
+// raises it above that of the reserved range.
+func splitOutcome(ranges []*rhumb.Range, reserved *rhumb.Range) (born *rhumb.Range, over bool) {
+	for _, r := range ranges {
+		switch {
+		case r.ID == reserved.ID && r.Birth == 0:
+			return r, true
+		case r.ID == reserved.ID:
+			return nil, false
+		case r.Birth == 0 && r.Holds(reserved.ID) && r.Version > reserved.Version:
+			over = true
+		}
+	}
+	return nil, over
 }
 
 // SplitRange divides the range of a home in two, at a slot or, if at is 0, in the middle. It returns the record of the new

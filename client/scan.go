@@ -219,7 +219,7 @@ func (s *scan) sizePages(ranges int) {
 			// The limit is spread, with room for an uneven distribution. Most of the records of all pages are read for nothing,
 			// so the room is small.
 			if n > 1 {
-				records = min(records, 2*limit/n+scanSpare)
+				records = min(records, limit/n*2+scanSpare+2)
 			}
 		}
 		return records, bytes

@@ -48,7 +48,6 @@ type request struct {
 	// dead, because its caller can do without the answer.
 	alive bool
 
-	client   *Client
 	asked    rhumb.NodeID // the primary that the present attempt asks, or NoNode
 	to       string       // the address of the node of the present attempt
 	deadline time.Time
@@ -85,7 +84,7 @@ const (
 // where that is safe, within the deadline and the retry budget. Its error has the final form that
 // callers return.
 func (c *Client) send(ctx context.Context, r *request) (*rhumbpb.Response, error) {
-	r.client, r.deadline = c, time.Now().Add(c.cfg.Timeout)
+	r.deadline = time.Now().Add(c.cfg.Timeout)
 	if d, ok := ctx.Deadline(); ok {
 		r.deadline = d
 	}
@@ -94,7 +93,7 @@ func (c *Client) send(ctx context.Context, r *request) (*rhumbpb.Response, error
 			return nil, r.contextError(err)
 		}
 		// Checked before every attempt, since the metadata may learn of the death during a pause.
-		if r.alive && c.meta.isRangeDead(r.id) {
+		if r.alive && c.meta.isHomeDead(r.id) {
 			return nil, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Msg: "all nodes of region " + c.meta.regionName(r.id.Region) + " are dead", Err: r.last}
 		}
 		// ctx may have no deadline, and the timeout of the client applies to it as well.
@@ -150,7 +149,7 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	req.Again = r.sent
 	req.Revision = c.meta.seen.Load()
 	c.m.requests.Add(1)
-	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent, Caller: r, Once: r.once}
+	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent, Caller: &asker{c, r.id, r.asked, r.to}, Once: r.once}
 	if r.asked != rhumb.NoNode {
 		// No other node could do better than the primary, so the request may wait there
 		// for its turn.
@@ -169,19 +168,28 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	return answer, fail
 }
 
+// asker is one attempt of a request, as the connection knows it. It never changes: the connection may look at it while the request is
+// already at its next attempt.
+type asker struct {
+	client *Client
+	id     rhumb.RangeID
+	asked  rhumb.NodeID
+	to     string
+}
+
 // Stays reports whether the node that is asked is still the primary, or is asked as any
 // other node would be.
-func (r *request) Stays() bool {
-	if r.asked == rhumb.NoNode {
+func (a *asker) Stays() bool {
+	if a.asked == rhumb.NoNode {
 		return true
 	}
-	_, n, ok := r.client.meta.primaryOf(r.id)
-	return ok && n.ID == r.asked
+	_, n, ok := a.client.meta.primaryOf(a.id)
+	return ok && n.ID == a.asked
 }
 
 // Late makes the client ask other nodes for news: a node whose disk or links have
 // stopped may neither answer nor learn who has taken its place.
-func (r *request) Late() { r.client.checkWatch(r.to) }
+func (a *asker) Late() { a.client.checkWatch(a.to) }
 
 // afterFailure returns the next step after an attempt that got no answer.
 func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.Error) step {
@@ -423,10 +431,11 @@ func (r *request) finalError(err error) error {
 
 // dependsOnState reports whether an error of a kind may follow an earlier attempt that
 // was applied. Errors of the other kinds are wrong requests, which no attempt applied, or
-// leave the outcome open anyway.
+// leave the outcome open anyway. WrongCluster and Incompatible say something about the process that listens at the
+// address now, which may not be the one that got the earlier attempt.
 func dependsOnState(k rhumb.Kind) bool {
 	switch k {
-	case rhumb.InvalidArgument, rhumb.TooLarge, rhumb.Incompatible, rhumb.WrongCluster, rhumb.Corrupt, rhumb.Internal, rhumb.Expired, rhumb.Other:
+	case rhumb.InvalidArgument, rhumb.TooLarge, rhumb.Corrupt, rhumb.Internal, rhumb.Expired, rhumb.Other:
 		return false
 	}
 	return true

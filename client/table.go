@@ -33,7 +33,7 @@ func (c *Client) Table(ctx context.Context, name string) (*Table, error) {
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	return c.awaitTable(ctx, op, name, resp.GetRevision())
+	return c.awaitTable(ctx, op, name, rhumb.TableID(resp.GetTable().GetId()), resp.GetRevision())
 }
 
 // knownTable returns a table that is in the client's metadata together with its class, otherwise
@@ -47,14 +47,14 @@ func (c *Client) knownTable(name string) *Table {
 	return &Table{c: c, info: t, slots: class.Settings.NameSlots()}
 }
 
-// awaitTable waits until the watch has delivered a table that exists at a revision.
-func (c *Client) awaitTable(ctx context.Context, op rhumb.Op, name string, revision uint64) (*Table, error) {
+// awaitTable waits until the watch has delivered a table that exists at a revision. A table of the name with a smaller number was dropped.
+func (c *Client) awaitTable(ctx context.Context, op rhumb.Op, name string, id rhumb.TableID, revision uint64) (*Table, error) {
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	for {
 		// The channel is taken before the look, so that a change in between is not missed.
 		changed := c.meta.nextChange()
-		if t := c.knownTable(name); t != nil {
+		if t := c.knownTable(name); t != nil && t.info.ID >= id {
 			return t, nil
 		}
 		select {

@@ -301,16 +301,19 @@ func (p *plan) deleteRecord(ctx context.Context) (BatchResult, error) {
 	if !ok {
 		region = p.c.regionFor(p.t)
 	}
-	out, err := p.writeInRegion(ctx, region, present)
-	if rhumb.KindOf(err) != rhumb.ConditionFailed {
-		return out, err
+	// Nobody answers in a dead region, and the record may be elsewhere.
+	if ok || !p.c.meta.isDead(region, p.t.info.Class) {
+		out, err := p.writeInRegion(ctx, region, present)
+		if rhumb.KindOf(err) != rhumb.ConditionFailed {
+			return out, err
+		}
 	}
-	region, ok, err = p.lookUpHome(ctx)
+	region, ok, err := p.lookUpHome(ctx)
 	if err != nil {
 		return BatchResult{}, err
 	}
 	if ok {
-		out, err = p.writeInRegion(ctx, region, present)
+		out, err := p.writeInRegion(ctx, region, present)
 		if rhumb.KindOf(err) != rhumb.ConditionFailed {
 			return out, err
 		}

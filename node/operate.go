@@ -194,6 +194,10 @@ func (n *Node) DrainNode(ctx context.Context, id rhumb.NodeID, undo bool) (int, 
 	if err != nil {
 		return 0, err
 	}
+	// The command names the life of the node, which this node's copy of the metadata may not have yet.
+	if _, err := n.Linearize(ctx); err != nil {
+		return 0, err
+	}
 	return m.admin.Drain(ctx, id, undo)
 }
 
@@ -320,8 +324,9 @@ func (n *Node) Propose(ctx context.Context, cmd catalog.Command) (catalog.Result
 	if err == nil {
 		err = res.Err()
 	}
+	// Decided is not refused, although this node has not seen it: Unavailable would make the client ask another node again.
 	if err == nil {
-		err = m.group.AwaitRevision(ctx, res.Revision)
+		err = rhumb.WrapKind("node.Propose", rhumb.Unknown, m.group.AwaitRevision(ctx, res.Revision))
 	}
 	return res, m.group.State(), err
 }

@@ -46,7 +46,7 @@ trip between the two nodes, and one sync of the disk. The node also becomes the 
 the range there. If the number of preferred primaries of the nodes then differs by more than one, another range may move in return.
 
 The command waits until the metadata shows the new primary. A handover that nobody carries out within 10 s is cancelled, and the
-range stays where it is. If the node is the primary already, the command says so and changes nothing.
+range stays where it is. If the node is the primary already, it only becomes the preferred one.
 ` + connect.NodeHelp,
 		Example: "  rhumb range handover 1/1042 --to n3\n  rhumb range handover frankfurt/1042 --to frankfurt-3 -o json",
 		Args:    cobra.ExactArgs(1),
@@ -82,7 +82,7 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 			return err
 		}
 		if before.Primary == to && before.Prepared == nil {
-			fmt.Fprintf(rc.Err, "%s is the primary of range %s already: nothing was changed\n", to, id)
+			fmt.Fprintf(rc.Err, "%s is the primary of range %s already: no handover was needed\n", to, id)
 			return rc.printHandover(handoverDoc{Range: id.String(), From: to.String(), To: to.String(), Epoch: uint64(before.Epoch)})
 		}
 		limited, cancel := context.WithTimeout(ctx, handoverWait)

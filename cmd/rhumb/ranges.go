@@ -132,13 +132,16 @@ otherwise. No range begins again at the slot where the right one began.`,
 	return rc.connected(merge)
 }
 
-// awaitMerge waits until the left range has the slots of the right one.
+// awaitMerge waits until the left range, which has the mark of the merge, has the slots of the right one.
 func awaitMerge(ctx context.Context, c *client.Client, left, right *rhumb.Range) error {
 	ctx, cancel := context.WithTimeout(ctx, splitWait)
 	defer cancel()
 	// The record of the right range goes in the same command, so the bounds of the left one say
-	// enough.
-	_, err := awaitRange(ctx, c, left.ID, func(r *rhumb.Range) bool { return r.LastSlot() >= right.LastSlot() })
+	// enough. Records from before the mark may be of a time before a split.
+	after, err := awaitRange(ctx, c, left.ID, func(r *rhumb.Range) bool { return r.Version > left.Version && !r.IsMerging() })
+	if err == nil && after.LastSlot() < right.LastSlot() {
+		return rhumb.Ef("rhumb.range", rhumb.Unavailable, "the merge of ranges %s and %s was given up: their in-sync copies were not all reachable; run the command again", left.ID, right.ID)
+	}
 	if err != nil {
 		return rhumb.Ef("rhumb.range", rhumb.Unavailable, "ranges %s and %s are marked for a merge, which is not done yet; their primary merges them when all in-sync copies are reachable, and leaves them apart after 10 s otherwise; `rhumb range ls` shows what they are", left.ID, right.ID)
 	}
@@ -149,7 +152,10 @@ func awaitMerge(ctx context.Context, c *client.Client, left, right *rhumb.Range)
 func awaitBirth(ctx context.Context, c *client.Client, r *rhumb.Range) (*rhumb.Range, error) {
 	ctx, cancel := context.WithTimeout(ctx, splitWait)
 	defer cancel()
-	born, err := awaitRange(ctx, c, r.ID, func(r *rhumb.Range) bool { return r.Birth == 0 })
+	born, err := c.AwaitSplit(ctx, r)
+	if rhumb.KindOf(err) == rhumb.Conflict {
+		return nil, err
+	}
 	if err != nil {
 		return nil, rhumb.Ef("rhumb.range", rhumb.Unavailable, "range %s is reserved, and its primary has not divided the old range yet; it does so when all in-sync copies are reachable, and gives the split up after 10 s otherwise; the range stays whole then", r.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -134,8 +135,11 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 		if err := c.DiscardReplica(ctx, id, n, true); err != nil {
 			return err
 		}
-		if s, err = c.DescribeRange(ctx, id); err != nil {
+		if s, err = awaitReadmitted(ctx, c, id, n); err != nil {
 			return err
+		}
+		if !slices.Equal(s.Range.InSync, r.InSync) || s.Range.Primary != r.Primary {
+			return rhumb.Ef(op, rhumb.Conflict, "the damaged copy on %s was discarded, and the range has changed since its loss was described; run the command again", n)
 		}
 	}
 	// The version makes the metadata reject the request if the record has changed since it was shown.
@@ -149,6 +153,30 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 		t.AppendRow(table.Row{"primary", fmt.Sprintf("%s in epoch %d", doc.Primary, doc.Epoch)})
 		t.AppendRow(table.Row{"in sync", strings.Join(doc.InSync, " ")})
 	})
+}
+
+// readmitWait bounds the wait for the record of a range after a damaged copy was discarded, and readmitPoll is how often it is read.
+const (
+	readmitWait = 10 * time.Second
+	readmitPoll = 100 * time.Millisecond
+)
+
+// awaitReadmitted waits until the record of a range shows that the copy on a node is not quarantined any more, and returns the range. The node asks for
+// that after it has discarded the copy, which changes the version. A copy that is in sync stays quarantined: it may not be empty.
+func awaitReadmitted(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) (client.RangeStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, readmitWait)
+	defer cancel()
+	for {
+		s, err := c.DescribeRange(ctx, id)
+		if err != nil || s.Range.IsInSync(n) || !s.Range.IsQuarantined(n) {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return s, rhumb.Ef("rhumb.unsafe-recover", rhumb.Unavailable, "the damaged copy on %s was discarded, and the metadata calls it damaged still; run the command again", n)
+		case <-time.After(readmitPoll):
+		}
+	}
 }
 
 // whyNotRecover returns why no loss has to be accepted for the copy on node n, or "". It spares the

@@ -114,6 +114,9 @@ func TestRegionIsLost(t *testing.T) {
 	for range callers {
 		<-done
 	}
+	await(t, "the region to be called dead", settleWait, func() bool {
+		return slices.ContainsFunc(c.Regions(), func(r rhumb.Region) bool { return r.Name == "frankfurt" && r.Dead })
+	})
 	for i := range callers {
 		got, err := table.Get(t.Context(), fmt.Appendf(nil, "k%d", i), client.GetOptions{Home: "frankfurt"})
 		if err != nil {

@@ -173,13 +173,22 @@ func (doc *statusDoc) missing() string {
 	if doc.LocalCopy {
 		words = append(words, "the metadata group has no leader")
 	}
+	// This command may have its copy from a node that restarts or is cut off, and see sets from before another node left them.
+	for _, n := range doc.Nodes {
+		if n.Revision > doc.Revision {
+			words = append(words, "the metadata that this command has is older than that of "+n.ID)
+			break
+		}
+	}
 	return strings.Join(words, ", ")
 }
 
 // describeCluster judges the answers of all nodes.
 func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
+	// The revision is read first: the rest is that old or newer.
+	revision := c.Revision()
 	view := health.View{
-		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Tables: c.Tables(), Revision: c.Revision(),
+		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Tables: c.Tables(), Revision: revision,
 	}
 	// Judge has the rules; this function collects their input and shapes the result.
 	v := health.Judge(view)

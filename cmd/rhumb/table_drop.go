@@ -128,6 +128,10 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 	if err := c.DropTable(ctx, name, t.Info().ID); err != nil {
 		return err
 	}
+	// The number may be that of a table that was dropped before, if this client did not know yet that another one took the name.
+	if now, err := c.Table(ctx, name); err == nil && now.Info().ID > t.Info().ID {
+		return rhumb.Ef(op, rhumb.Conflict, "table %s is another table since this command began, number %d, and was not dropped; run the command again to drop it", name, now.Info().ID)
+	}
 	doc.Dropped = true
 	return tc.printDrop(doc)
 }

@@ -189,7 +189,9 @@ func TestMissing(t *testing.T) {
 	}
 	doc.Nodes = append(doc.Nodes, nodeDoc{ID: "n3", Ready: true, State: "fenced"}, nodeDoc{ID: "n4", State: "live"})
 	doc.Ranges.UnderReplicated, doc.Ranges.NoPrimary, doc.LocalCopy = 2, 1, true
-	want := "n3 is not ready, n4 is not ready, 1 range has no live primary, 2 ranges lack copies in sync, the metadata group has no leader"
+	doc.Revision, doc.Nodes[0].Revision = 7, 8
+	want := "n3 is not ready, n4 is not ready, 1 range has no live primary, 2 ranges lack copies in sync, the metadata group has no leader" +
+		", the metadata that this command has is older than that of n1"
 	if got := doc.missing(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -148,7 +148,13 @@ func strikeSplit(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 			}
 			return false, err
 		}
-		_, err = c.awaitRange(ctx, born.ID, func(r *rhumb.Range) bool { return r.Birth == 0 })
+		limited, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_, err = c.operator.AwaitSplit(limited, born)
+		// A fault that lasts longer than the primary tries has the split given up.
+		if rhumb.KindOf(err) == rhumb.Conflict {
+			return false, nil
+		}
 		return err == nil, err
 	}), nil
 }

@@ -85,9 +85,9 @@ func (a *Admin) proposeCommand(ctx context.Context, op rhumb.Op, cmd catalog.Com
 	if err == nil {
 		err = res.Err()
 	}
-	// The answer to the caller reads this node's catalog.
+	// The answer to the caller reads this node's catalog. A command that is decided was not refused, so no other node must be asked.
 	if err == nil {
-		err = a.cfg.Meta.AwaitRevision(ctx, res.Revision)
+		err = rhumb.WrapKind(op, rhumb.Unknown, a.cfg.Meta.AwaitRevision(ctx, res.Revision))
 	}
 	return res, rhumb.Wrap(op, err)
 }

@@ -42,19 +42,14 @@ func (c *Cluster) AddRegion(ctx context.Context, q *rhumbpb.AddRegionRequest) (*
 // ForgetNode removes a fenced node for good.
 func (c *Cluster) ForgetNode(ctx context.Context, q *rhumbpb.ForgetNodeRequest) (*rhumbpb.ForgetNodeResponse, error) {
 	const op rhumb.Op = "server.Cluster.ForgetNode"
-	st, err := c.currentState()
+	// The command names the life of the node, which this node's copy of the metadata may not have yet.
+	st, err := c.node.Linearize(ctx)
 	if err != nil {
-		return nil, statusError(err)
+		return nil, statusError(rhumb.Wrap(op, err))
 	}
 	n, ok := st.Node(rhumb.NodeID(q.Node))
 	if !ok {
-		// This node may lag.
-		if st, err = c.node.Linearize(ctx); err != nil {
-			return nil, statusError(rhumb.Wrap(op, err))
-		}
-		if n, ok = st.Node(rhumb.NodeID(q.Node)); !ok {
-			return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; list nodes with `rhumb node ls`", rhumb.NodeID(q.Node)))
-		}
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; list nodes with `rhumb node ls`", rhumb.NodeID(q.Node)))
 	}
 	_, st, err = c.node.Propose(ctx, catalog.ForgetNode{Node: n.ID, Boot: n.Boot})
 	if err != nil {

@@ -51,14 +51,17 @@ func decideHandover(op rhumb.Op, st *catalog.State, id rhumb.RangeID, to rhumb.N
 	case r.Prepared != nil && r.Prepared.Target != to:
 		return nil, rhumb.Ef(op, rhumb.Conflict, "range %s is being handed over to %s; that ends within %v, then retry", id, r.Prepared.Target, place.HandoverWithin)
 	}
-	var commands []catalog.Command
-	version := r.Version
+	commands := []catalog.Command{catalog.PrepareHandover{Range: id, Version: r.Version, Target: to}}
 	if r.Preferred != to {
+		// If the handover is refused, the version of this command is refused as well: the preference stays. A handover that there is
+		// already does not change the record.
+		version := r.Version
+		if r.Primary != to && r.Prepared == nil {
+			version++
+		}
 		commands = append(commands, catalog.SetReplicas{Range: id, Version: version, Replicas: r.Replicas, Preferred: to})
-		version++
 	}
-	// If the first command is refused, the version of the second one is refused as well.
-	return catalog.Batch{Commands: append(commands, catalog.PrepareHandover{Range: id, Version: version, Target: to})}, nil
+	return catalog.Batch{Commands: commands}, nil
 }
 
 // FailBack prepares handovers of the ranges that prefer a node to this node, and begins to copy its former ranges to it. It does not wait until the node has been

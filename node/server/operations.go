@@ -384,7 +384,7 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 	const op rhumb.Op = "server.Operations.MergeRange"
 	id := api.DecodeRangeID(q.GetRange())
 	var left, right *rhumb.Range
-	_, _, err := s.proposeFresh(ctx, func(st *catalog.State) (cmd catalog.Command, err error) {
+	res, _, err := s.proposeFresh(ctx, func(st *catalog.State) (cmd catalog.Command, err error) {
 		if left, right, err = s.checkMerge(ctx, st, id); err != nil || q.GetDryRun() {
 			return nil, err
 		}
@@ -392,6 +392,9 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 	})
 	if err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	if !q.GetDryRun() {
+		left = res.Range
 	}
 	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
 }

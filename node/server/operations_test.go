@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -199,6 +200,21 @@ func TestHandoverOfChangedRange(t *testing.T) {
 		if changes < decideMost && (moved != 1 || stays != 0 || o.proposed != changes+1) || changes == decideMost && (moved != 0 || stays != 1 || o.proposed != decideMost) {
 			t.Errorf("after %d proposals: %v", o.proposed, back)
 		}
+	}
+}
+
+// TestRefusedHandover guards that a handover which the metadata refuses leaves the preferred primary as it is: fail-back would move the range later.
+func TestRefusedHandover(t *testing.T) {
+	o, s := startOperator(t)
+	r := o.rangesOf(1)[0]
+	to := r.InSync[slices.IndexFunc(r.InSync, func(n rhumb.NodeID) bool { return n != r.Primary })]
+	o.mustApply(t, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: r.ID.Slot + 8})
+	_, err := s.HandOverRange(t.Context(), &rhumbpb.HandOverRangeRequest{Range: api.EncodeRangeID(r.ID), Node: uint32(to)})
+	if kindOf(t, err) != rhumb.Conflict || !strings.Contains(err.Error(), "being split") {
+		t.Errorf("a handover of a range that is being split: %v", err)
+	}
+	if now, _ := o.State().Range(r.ID); now.Preferred != r.Preferred || now.Prepared != nil {
+		t.Errorf("the record is %+v", now)
 	}
 }
 

@@ -155,6 +155,10 @@ func (m *Manager) Serve(ctx context.Context, method string, serve func(context.C
 	// The end of this function ends the stream for gRPC, and with it every Send and Recv in the handler.
 	select {
 	case err := <-done:
+		// The end of the session refuses the next answer, which ends serve at the same moment.
+		if err != nil && k.isEnded() {
+			return endStatus(method, k.why)
+		}
 		// The authorization looks at the metadata more often than recheck. A caller who lost the user is
 		// told that, and not that a right is missing.
 		if why := k.lostUser(m.cfg.Policy()); err != nil && why != nil && k.known {
@@ -163,6 +167,16 @@ func (m *Manager) Serve(ctx context.Context, method string, serve func(context.C
 		return err
 	case <-k.ended:
 		return endStatus(method, k.why)
+	}
+}
+
+// isEnded reports whether the session of a call has ended.
+func (k *call) isEnded() bool {
+	select {
+	case <-k.ended:
+		return true
+	default:
+		return false
 	}
 }
 

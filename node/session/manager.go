@@ -481,10 +481,13 @@ func (m *Manager) newMetrics() metrics {
 			Buckets: prometheus.ExponentialBuckets(1e-3, 2, 14),
 		}),
 		sessions: prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("sessions", "Sessions of users that logged in with a password.")), func() float64 {
+			// No lock of a connection is taken under that of the manager: a connection that ends its session needs the gate, whose lock
+			// is held while the manager adds a connection.
 			m.mu.Lock()
-			defer m.mu.Unlock()
+			conns := slices.Collect(maps.Keys(m.conns))
+			m.mu.Unlock()
 			n := 0
-			for c := range m.conns {
+			for _, c := range conns {
 				c.mu.Lock()
 				if c.session != nil {
 					n++

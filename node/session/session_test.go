@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/xdg-go/scram"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -269,6 +272,53 @@ func TestOldUsersRefuseNobody(t *testing.T) {
 	if _, err := w.ping(w.dial(w.source(0, ""), account("wrong horse"))); rhumb.KindOf(err) != rhumb.Unauthenticated {
 		t.Errorf("a wrong password: %v", err)
 	}
+}
+
+// TestSessionsGauge guards that a scrape of the metrics does not hold the lock of the manager while it waits for a connection. A connection
+// that ends its session waits for the gate, and the gate for the manager, which adds a connection.
+func TestSessionsGauge(t *testing.T) {
+	w := newWorld(t, nil)
+	if _, err := w.ping(w.dial(w.source(0, ""), account(password))); err != nil {
+		t.Fatal(err)
+	}
+	if n := gaugeOf(t, w.m.m.sessions); n != 1 {
+		t.Fatalf("%v sessions", n)
+	}
+	w.m.mu.Lock()
+	conns := slices.Collect(maps.Keys(w.m.conns))
+	w.m.mu.Unlock()
+	for _, c := range conns {
+		c.mu.Lock()
+	}
+	var scrape sync.WaitGroup
+	scrape.Go(func() { gaugeOf(t, w.m.m.sessions) })
+	// Long enough for the scrape to reach the connection, which nobody outside can see.
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		free := false
+		for limit := time.Now().Add(5 * time.Second); !free && time.Now().Before(limit); {
+			if free = w.m.mu.TryLock(); free {
+				w.m.mu.Unlock()
+			}
+		}
+		if !free {
+			t.Error("the scrape holds the lock of the manager and waits for a connection")
+			break
+		}
+	}
+	for _, c := range conns {
+		c.mu.Unlock()
+	}
+	scrape.Wait()
+}
+
+// gaugeOf returns the value of a gauge.
+func gaugeOf(t *testing.T, g prometheus.Metric) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := g.Write(&m); err != nil {
+		t.Error(err)
+	}
+	return m.GetGauge().GetValue()
 }
 
 func TestInsecure(t *testing.T) {
