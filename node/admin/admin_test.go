@@ -20,8 +20,9 @@ type meta struct {
 	t  *testing.T
 	mu sync.Mutex // guards the two below
 	st *catalog.State
-	// refuse, if not nil, is the answer to proposals.
-	refuse error
+	// refuse, if not nil, is the answer to proposals; to the first refusals ones only if that is above 0.
+	refuse   error
+	refusals int
 	// behind, if not nil, is the catalog of a node that has not applied the last commands.
 	behind *catalog.State
 	sizes  map[rhumb.RangeID]int64
@@ -47,8 +48,11 @@ func (m *meta) AwaitRevision(context.Context, uint64) error {
 func (m *meta) Propose(_ context.Context, cmd catalog.Command) (catalog.Result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.refuse != nil {
-		return catalog.Result{}, m.refuse
+	if refusal := m.refuse; refusal != nil {
+		if m.refusals--; m.refusals == 0 {
+			m.refuse = nil
+		}
+		return catalog.Result{}, refusal
 	}
 	if _, ok := cmd.(catalog.OpenSlot); ok {
 		m.opened++
@@ -314,6 +318,18 @@ func TestInsertsStayWithoutMetadata(t *testing.T) {
 	}
 	if id, err := a.Takes(t.Context(), own); err != nil || id != own {
 		t.Errorf("the node's own slot is refused for %s: %v", id, err)
+	}
+}
+
+// TestSlotOnFencedNode guards that a slot is opened again when a node that was chosen for a copy is fenced meanwhile, and that an insert is never
+// refused as a conflict for that.
+func TestSlotOnFencedNode(t *testing.T) {
+	for refusals, want := range map[int]rhumb.Kind{openTries - 1: 0, openTries: rhumb.Unavailable} {
+		m, a, class := start(t)
+		m.refuse, m.refusals = rhumb.E("test", rhumb.Conflict, "n3 is fenced and cannot hold a new range"), refusals
+		if _, err := a.ActiveSlot(t.Context(), class); (err != nil) != (want != 0) || err != nil && rhumb.KindOf(err) != want {
+			t.Errorf("after %d refusals: %v", refusals, err)
+		}
 	}
 }
 

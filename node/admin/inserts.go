@@ -28,22 +28,33 @@ func (a *Admin) ActiveSlot(ctx context.Context, class rhumb.ClassID) (rhumb.Rang
 	return a.openSlot(ctx, op, a.cfg.Self, class)
 }
 
+// openTries bounds how often a slot is opened whose copies were placed on a node that was fenced before the command was applied. The next
+// command places them anew.
+const openTries = 3
+
 // openSlot opens the next slot of a node, unless another caller has done so already.
 func (a *Admin) openSlot(ctx context.Context, op rhumb.Op, n rhumb.NodeID, class rhumb.ClassID) (rhumb.RangeID, error) {
 	a.open.Lock()
 	defer a.open.Unlock()
-	// Callers that waited for the lock find the slot that its holder opened.
-	id, opened, full, err := a.activeSlot(op, n, class)
-	if err != nil || !full {
-		return id, err
+	for try := 1; ; try++ {
+		// Callers that waited for the lock find the slot that its holder opened.
+		id, opened, full, err := a.activeSlot(op, n, class)
+		if err != nil || !full {
+			return id, err
+		}
+		// Other nodes may open slots of n, too (remoteSlot). opened makes the command conditional: if n
+		// has more slots already, the result is the newest of them.
+		res, err := a.proposeCommand(ctx, op, catalog.OpenSlot{Node: n, Class: class, Opened: opened})
+		switch {
+		case err == nil:
+			return res.Range.ID, nil
+		case rhumb.KindOf(err) != rhumb.Conflict:
+			return rhumb.RangeID{}, err
+		// The insert is not in conflict with anything: another node can take it, or this one a little later.
+		case try == openTries:
+			return rhumb.RangeID{}, rhumb.WrapKind(op, rhumb.Unavailable, err)
+		}
 	}
-	// Other nodes may open slots of n, too (remoteSlot). opened makes the command conditional: if n
-	// has more slots already, the result is the newest of them.
-	res, err := a.proposeCommand(ctx, op, catalog.OpenSlot{Node: n, Class: class, Opened: opened})
-	if err != nil {
-		return rhumb.RangeID{}, err
-	}
-	return res.Range.ID, nil
 }
 
 // activeSlot returns the newest slot of a node, how many slots the node has opened, and whether the
