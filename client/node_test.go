@@ -219,7 +219,9 @@ func TestStatusWithoutLeader(t *testing.T) {
 	initialise(t, first)
 	second, last := startNode(t, "singapore", at, "b", first.Addr()), startIn(t, dir, "singapore", at, "c", first.Addr())
 	awaitReady(t, first, second, last)
-	for voters := 0; voters < 3; time.Sleep(5 * time.Millisecond) {
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for voters := 0; voters < 3; <-poll.C {
 		voters = 0
 		for n := range last.State().Nodes() {
 			if n.Voter {

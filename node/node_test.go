@@ -54,17 +54,17 @@ func createTable(t *testing.T, n *Node, name string, replicas uint32) *rhumbpb.T
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := clusterClient(t, n)
-	for {
+	var table *rhumbpb.Table
+	await(t, "enough nodes for the copies of the table", func() bool {
 		resp, err := c.CreateTable(ctx, &rhumbpb.CreateTableRequest{Name: name, Settings: &rhumbpb.ClassSettings{Replicas: replicas, HashSlots: 8}})
-		if err == nil {
-			return resp.Table
-		}
-		// A node of a busy machine may be fenced for a moment, and then there are too few for the copies.
-		if ctx.Err() != nil || !strings.Contains(err.Error(), "live nodes") {
+		// A node of a busy machine may be fenced for a moment.
+		if err != nil && !strings.Contains(err.Error(), "live nodes") {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		table = resp.GetTable()
+		return err == nil
+	})
+	return table
 }
 
 func clusterClient(t *testing.T, n *Node) rhumbpb.ClusterClient {

@@ -74,9 +74,8 @@ func (s *Operations) proposeFresh(ctx context.Context, decide func(*catalog.Stat
 		}
 		res, st, err := s.node.Propose(ctx, cmd)
 		if err == nil && len(res.Items) > 0 {
-			last := res.Items[len(res.Items)-1]
-			err = refusalOf(res.Items, last)
-			res = last
+			err = refusalOf(res.Items)
+			res = res.Items[len(res.Items)-1]
 		}
 		if rhumb.KindOf(err) != rhumb.Conflict || try == decideMost {
 			return res, st, err
@@ -86,7 +85,8 @@ func (s *Operations) proposeFresh(ctx context.Context, decide func(*catalog.Stat
 
 // refusalOf returns why the last command of a batch was refused, nil if it was not. If an earlier command about the same range was
 // refused, the last one does not fit the record and that refusal is the cause.
-func refusalOf(items []catalog.Result, last catalog.Result) error {
+func refusalOf(items []catalog.Result) error {
+	last := items[len(items)-1]
 	if last.Failure == nil || last.Failure.Range.IsZero() {
 		return last.Err()
 	}
